@@ -150,7 +150,7 @@ def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
     assert printed.split() == [f"{value:.6g}" for value in case.samples["latency"]]
 
 
-def test_headers_sort_best_first_then_worst_then_as_it_was(opened: Open) -> None:
+def test_headers_sort_best_first_then_worst_then_as_it_was_and_plain_tables_by_what_their_figures_mean(opened: Open) -> None:
     page, orders, names = opened(tab="leaderboard"), [], []
     for _ in range(4):
         orders.append(page.get_attribute("th[data-k=kl]", "aria-sort"))
@@ -163,9 +163,6 @@ def test_headers_sort_best_first_then_worst_then_as_it_was(opened: Open) -> None
     assert (up[0], down[0]) == ("LineAR 1/2", "window 1/4")
     assert up[-2:] == down[-2:] == ["H2O 1/4", "R-KV 1/4"]  # without values: last either way
     assert up[:-2] == down[:-2][::-1]
-
-
-def test_plain_tables_sort_by_what_their_figures_mean(opened: Open) -> None:
     page, first = opened(tab="memory"), "#memory .chart:first-child"
     column = f"""(k) => Array.from(document.querySelectorAll("{first} tbody tr")).map((row) => row.cells[k].textContent)"""
     page.click(f"{first} details.more > summary")

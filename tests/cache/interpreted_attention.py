@@ -53,7 +53,6 @@ def agree(q: Tensor, stored: Any, codec: Codec, parts: list[Part], mass: bool) -
     right, right_mass = expected(q, parts, stored.longest)
     torch.testing.assert_close(out.double(), right, rtol=0, atol=CLOSE[q.dtype] * float(right.abs().max().clamp_min(1)))
     if mass:
-        assert weights is not None
         torch.testing.assert_close(weights.double(), right_mass, rtol=0, atol=CLOSE[q.dtype] * q.size(1))
 
 
@@ -122,7 +121,6 @@ def with_mass(tokens: int, groups: int, keys: int, width: int, dtype: torch.dtyp
     out, mass = kernels.mass_triton.attention_with_mass(fold(q, 2), k, v)
     right, weights = expected(q, [Part(slice(None), None, k, v)], keys)
     torch.testing.assert_close(out.reshape(q.shape).double(), right, rtol=0, atol=CLOSE[dtype])
-    assert mass is not None
     torch.testing.assert_close(mass.double(), weights, rtol=0, atol=CLOSE[dtype] * tokens * groups)
 
 
@@ -143,7 +141,6 @@ def passes() -> None:
         with fused.fusing():
             tokens = draw_fused(logits[:rows], sampling, seeds, places, place, codes)
         guided = guide(logits[:rows], sampling, place)
-        assert tokens is not None
         assert torch.equal(tokens, draw(LinedLlama.allowed(lined, guided, places) if codes else guided, sampling, seeds, places))
     labels, launched, line = torch.tensor([1]), list[str](), {"B": 6}
     for layers, heads, method in ((2, "gqa", Linear(**line)), (1, "gqa", SnapKV(**line, alpha=2)), (1, "mha", RKV(**line, alpha=2))):

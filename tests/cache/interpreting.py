@@ -42,8 +42,6 @@ def run(
         name = Path(copy).stem
         assert name in {module.__name__.rpartition(".")[2] for module in KERNELS}, name
         spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         with patch.object(kernels, name, module, create=True):

@@ -122,7 +122,6 @@ def rounded(k: Tensor) -> Tensor:
 def filled(shape: Layout, k: Tensor, until: int, drop: dict[int, int] | None = None) -> GroupedBank:
     """Return a bank after ``until`` passes, some of which evict one position everywhere."""
     (bank,) = banks(shape, dict.fromkeys(SITES, shape.longest_condition + shape.visual), Memory("cpu", KIVI4))
-    assert isinstance(bank, GroupedBank)
     longest = shape.longest_condition
     for step in raster_steps(shape)[:until]:
         for index, slot in enumerate(bank.slots):

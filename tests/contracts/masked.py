@@ -10,7 +10,6 @@ from torch import Tensor
 from cachemark.cache.codec import Codec
 from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Site, Step
-from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
 from cachemark.contract.method import Method
 from cachemark.kit import masked as kit
 from cachemark.kit.common import KitRun
@@ -77,7 +76,6 @@ class SkipShadow(Onlooker):
         """Where the tokens of this pass stand: (rows, m), None for all of the decoder's."""
         if site.stack == "decoder":
             return method.chosen if getattr(method, "rest", None) is not None else None
-        assert isinstance(step, MaskedStep)
         fresh = getattr(method, "encoder", None) is not None and not method.full[step.index]
         whole_group = method.name == "recap"
         if site.layer == 0:
@@ -87,9 +85,7 @@ class SkipShadow(Onlooker):
         return torch.cat((buffer, CONFIG.buffer + known), 1)
 
     def after(self, method: Any, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        assert isinstance(step, MaskedStep)
         layout = method.layout
-        assert isinstance(layout, MaskedLayout)
         if site.stack == "decoder" and getattr(method, "rest", None) is not None:
             self.chosen[step.index] = method.chosen
             self.forced[step.index] = CONFIG.buffer + torch.cat((step.generating, step.previous), 1)[: len(q)]

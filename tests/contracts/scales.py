@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -57,7 +56,6 @@ DETERMINISTIC = [cell for cell in CELLS if dict(cell.mode).get("decide") != "onl
 
 
 # -- methods whose heads keep different numbers of entries --------------------------------------------------------------
-@dataclass
 class Staggered(PerHead):
     """Each head keeps the first two scales and a number of the newest tokens by layer and head."""
 
@@ -83,7 +81,6 @@ class Staggered(PerHead):
         return sum(self.held(site.layer, head, step.first) + step.count for head in range(layout.kv_heads))
 
 
-@dataclass
 class Scored(Staggered):
     """As many, but those with the longest values: a choice that the host never sees, another in each row."""
 

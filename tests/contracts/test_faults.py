@@ -1,7 +1,6 @@
 """Faults of storage and of methods that a file of a plug-in cannot show (tests/kit has those) are found by their check of the kit."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -102,7 +101,6 @@ declares = derived(Streaming, capacity=lambda *of: Streaming.capacity(*of) + 4)
 HeadsDeclare = derived(Staggered, entries=lambda *of: Staggered.entries(*of) + 1)
 
 
-@dataclass
 class Padded(Method):
     """Attends to one dead entry under an additive mask, as a padded buffer does."""
 
@@ -130,7 +128,6 @@ class HeadReadsBeyond(HeadsDeclare):  # type: ignore[misc, valid-type]
         return super().attend(site, step, q, k, v)
 
 
-@dataclass
 class FromTheFirstRow(Streaming):
     """Takes the first row's condition for that of all rows."""
 
@@ -139,7 +136,6 @@ class FromTheFirstRow(Streaming):
             slots.evict(torch.full((*slots.visual.shape[:3], 1), slots.runs[0].condition))
 
 
-@dataclass
 class ByRow(Streaming):
     """Evicts by the row's place in the batch."""
 
@@ -149,7 +145,6 @@ class ByRow(Streaming):
             slots.evict(1 + rows.expand(len(slots.sites), -1, slots.layout.kv_heads, 1))
 
 
-@dataclass
 class Misfolded(Method):
     """Attention of its own whose queries meet the K/V heads in turns instead of in groups."""
 

@@ -29,7 +29,7 @@ from support import repositories
 
 
 def test_names_are_those_listed_taken_before_their_files_are_imported_and_without_markup() -> None:
-    assert all(METHODS.get(name).name == name for name in METHODS)
+    assert all(method.name == name and method.source and method.__doc__ for name, method in ((name, METHODS.get(name)) for name in METHODS))
     assert {name: DECODERS.get(name).name for name in DECODERS} == {name: name for name in ("jacobi", "scd", "sequential", "sjd", "zipar")}
     assert all({MODELS.get(name).name for name in names} == set(names) for names in CATALOGUE.values())
     table: Registry[type] = Registry("thing", object, classes=True, built_in={"mine": "cachemark.nowhere"})

@@ -1,7 +1,5 @@
 """Properties of a CUDA device: random integers, tokens, clocks and memory; in a rehearsal the CPU is compared with itself."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The real driver behaves as the tests of the fake one assume. Writes its observations to gpu-seen.json."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -49,7 +47,6 @@ def busy(gpu: device.Gpu) -> Iterator[subprocess.Popen[str]]:
     """A process that computes on the device."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid}
     with subprocess.Popen([sys.executable, "-c", WORK], stdout=subprocess.PIPE, text=True, env=environment) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "1\n", "a UUID in CUDA_VISIBLE_DEVICES shows one device"
         yield child
         child.kill()

@@ -57,7 +57,6 @@ class ByHand:
         """Most entries that are visible, and that are kept."""
         if isinstance(self.method, HACK):
             return (self.method.small if self.contextual else self.method.large,) * 2
-        assert isinstance(self.method, HACKPlusPlus)
         kept = 91 if step.last else self.method.plan.retained[step.index + 1][self.site.layer, self.contextual]
         return self.method.attention_budget, kept
 

@@ -128,19 +128,15 @@ def timesteps(method: Method, shape: MaskedLayout) -> list[tuple[int, ...]]:
 
 
 def test_the_start_of_the_code_is_for_heads_that_start_at_the_noisiest_step() -> None:
-    """A process that starts elsewhere, as the bundled model's, keeps its own spacing."""
+    """And a head that is not annealed changes no parameter of a case."""
     rival = FewerSteps(steps=64, head_annealing="constant", head_least=0.2)  # the same under both names
     assert timesteps(rival, layout()) == timesteps(DiSA(annealing="constant", least=0.2), layout())
     assert {len(times) for times in timesteps(rival, layout())} == {20}
-    code, full = (timesteps(DiSA(most=1.0, start=start), layout()) for start in ("code", "full"))
-    assert {times[-1] for times in code} == {annealed.LATEST}
-    assert {times[-1] for times in full} == {999}
+    ends = [{times[-1] for times in timesteps(DiSA(most=1.0, start=start), layout())} for start in ("code", "full")]
+    assert ends == [{annealed.LATEST}, {999}]
     tiny = TINY_MAR.layout([0], Sampling())
     code, full = (timesteps(DiSA(most=1.0, least=0.5, start=start), tiny) for start in ("code", "full"))
-    assert code == full
-
-
-def test_a_head_that_is_not_annealed_changes_no_parameter_of_a_case() -> None:
+    assert code == full, "a process that starts elsewhere, as the bundled model's, keeps its own spacing"
     for cls in (LazyMAR, MARche, ReCAP, Halton, FewerSteps):
         assert not cls().parameters().keys() & annealed.HEAD_PARAMETERS.keys()
         assert cls(head_annealing="linear").parameters().keys() >= annealed.HEAD_PARAMETERS.keys()

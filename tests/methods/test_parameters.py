@@ -8,7 +8,6 @@ import pytest
 
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import MaskedLayout
-from cachemark.contract.method import Method
 from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, CachemarkError, UnknownName
 from cachemark.core.spec import Sampling
 from cachemark.kit import next_scale
@@ -24,7 +23,6 @@ from cachemark.roofline.flops_budget import share
 LAYOUT = layout_of((2, 2), lines=8, line=8)
 SCALES = next_scale.layout_of()
 INFINITY = MODELS.get("infinity-2b").shape(MODELS.get("infinity-2b").presets["paper"], 1)
-CLASSES: list[type[Method]] = [METHODS.get(name) for name in METHODS]
 PUBLISHED = {"calibration": "infinity-2b"}
 
 
@@ -36,15 +34,9 @@ def masked(batch: int = 3, **sampling: Any) -> MaskedLayout:
 MASKED = masked()
 
 
-def test_a_method_names_its_source() -> None:
-    for cls in CLASSES:
-        assert (METHODS.get(cls.name), bool(cls.source), bool(cls.__doc__)) == (cls, True, True)
-        assert cls.evict_after in ("", "token", "line", "scale", "step")
-
-
 @pytest.mark.parametrize("budget", [Fraction(1), Fraction(1, 2), Fraction(3, 8)])
 def test_parameters_of_a_budget_are_accepted(budget: Fraction) -> None:
-    for cls in (cls for cls in CLASSES if issubclass(cls, Evicting)):
+    for cls in (cls for cls in map(METHODS.get, METHODS) if issubclass(cls, Evicting)):
         parameters = cls.parameters_for(budget, LAYOUT)
         method = cls.build({**calibration(cls, LAYOUT), **parameters})
         method.resolve(LAYOUT)

@@ -170,7 +170,6 @@ def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         start: piece.permute(0, 2, 3, 1).tolist() for start, piece in some.items()}
     assert {start: len(piece) for start, piece in some.items()} == {1: 1, 3: 2}
     moments = batch.moments()
-    assert moments is not None
     assert (moments.mean.dtype, moments.covariance.dtype, moments.mean.tolist()) == (torch.float32, torch.float64, [1.0, 2.0])
     assert sample_batches.SampleBatch(archive(tmp_path, arr_0=images + 1)).fingerprint != batch.fingerprint
 

@@ -116,7 +116,6 @@ def test_a_quality_pass_without_a_value_of_it_is_made_again(candidate: Outcome) 
     name = full_name(candidate, "gap")
     lacking = replace(candidate, samples={other: values for other, values in candidate.samples.items() if other != name})
     earlier = Earlier.from_outcome(candidate, candidate.facts.result_parts)
-    assert earlier is not None
     assert earlier.quality[name] == candidate.samples[name]
     assert Earlier.from_outcome(lacking, candidate.facts.result_parts) is None
 

@@ -11,9 +11,7 @@ import pytest
 
 from cachemark.core.errors import BadPlan, UnknownName
 from cachemark.models import janus
-from cachemark.models.catalogue.text_to_image import CAPTIONED, TINY_T2I
-from cachemark.models.catalogue.text_to_image import TINY_NAME as NAME
-from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
+from cachemark.models.catalogue.text_to_image import CAPTIONED, TINY_T2I, TINY_TEXTS
 from cachemark.models.prompt_lists import MOST, PACKAGED, PromptList, Question, packaged, prompt_list
 from cachemark.models.tiny.captions import AXES, CAPTION, SPECIAL, VOCABULARY, Asked, WordTokenizer, parsed
 
@@ -166,19 +164,17 @@ def test_captions_are_read_as_meant_and_other_words_and_orders_are_none() -> Non
     assert [VOCABULARY[i] for i in tokenizer.ids("two red stars")] == ["two", "red", "stars"]
     assert sorted(tokenizer.special(token) for token in SPECIAL) == [0, 1, 2]
     assert len(set(VOCABULARY)) == len(VOCABULARY) == TINY_T2I.decoder.vocab
-    requests = [parsed(text) for text in TEXTS]
-    assert len(set(TEXTS)) == len(TEXTS) == 256
+    requests = [parsed(text) for text in TINY_TEXTS]
+    assert len(set(TINY_TEXTS)) == len(TINY_TEXTS) == 256
     for axis in ("object", "colour", "count", "position", "texture"):
         often = Counter(getattr(request, axis) for request in requests)
         assert None not in often
         assert max(often.values()) - min(often.values()) <= 1
     assert 0 < sum(request.ground_colour is None for request in requests) < len(requests) / 2
-    assert CAPTIONED.reader is not None
-    prompts = CAPTIONED.reader(TINY_T2I).shapes(TEXTS)
+    prompts = CAPTIONED.reader(TINY_T2I).shapes(TINY_TEXTS)
     assert {len(ids) for ids in prompts.conditional} == {7, 8, 9}
     assert [len(ids) for ids in prompts.unconditional] == [len(ids) for ids in prompts.conditional]
-    assert prompts == janus.prompts_of(TEXTS, WordTokenizer(), form=CAPTION)
-    assert NAME == "tiny-t2i"
+    assert prompts == janus.prompts_of(TINY_TEXTS, WordTokenizer(), form=CAPTION)
     for text in (
         "red stars", "two star", "a stars", "two red stars above", "two stars red", "two red stars blue stripes", "above blue stripes",
         "two red stars stripes above", "",

@@ -1,7 +1,5 @@
 """A drafter and a refiner as one model, beyond CoDe's vectors: tokens, costs, memory and bad pairs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +66,6 @@ def test_costs_of_the_published_pairs(drafted: int, share: float, peak: float) -
     assert stored[0] / stored[1] == pytest.approx(peak, abs=0.001)  # the code stores the last scale too
     assert allocated(Method(), layouts[0]) < allocated(Method(), layouts[1])
     counts, both = entry.parameter_counts(), [MODELS.get(model).parameter_counts() for model in ("var-d30", "var-d16")]
-    assert counts is not None
-    assert both[1] is not None
     assert [counts.drafter, counts.block] == [both[0], both[1].block]
     rival = MODELS.get("var-d24").shape(alone.presets["paper"], 1)
     assert image_flops(Method(), rival) / image_flops(Method(), layouts[1]) == pytest.approx(0.518, rel=0.01)
@@ -97,7 +93,6 @@ def test_methods_weights_and_tokenizers_that_do_not_fit() -> None:
         Relay("twice", other, other, 2).generate(LABELS, SEEDS, Window(B=9), SAMPLING, Memory())
     with pytest.raises(BadCheckpoint, match=r"has two models, and weights = .* names 1"):
         entry.identity(Request(weights="one.safetensors"))
-    assert isinstance(other, VAR)
     quantizer = MultiScaleQuantizer(other.config.sides, other.config.vocab, other.config.width)
     with pytest.raises(BadCheckpoint, match="mine: the image tokenizers of drafter and refiner differ"):
         Relay("mine", other, VAR(other.config, quantizer), 2)

@@ -94,7 +94,6 @@ def test_the_bundled_models_are_decoded_by_what_they_are_decoded_with(name: str,
     drawn = torch.zeros(1, layout.visual, dtype=torch.int64)
     if isinstance(layout, MaskedLayout):
         drawn = torch.zeros(1, layout.visual, layout.channels)
-    assert counts is not None
     loaded.decode(drawn)  # the first call also decodes one image to learn its size
     assert counted(lambda: loaded.decode(drawn)) == counted(counts.image) == bill(Full(), layout, counts).only("decode").flops > 0
     assert counts.image().device.type == "cpu"
@@ -107,7 +106,6 @@ def test_the_bundled_models_are_decoded_by_what_they_are_decoded_with(name: str,
 def shape(name: str, batch: int, preset: str = "paper") -> tuple[ParameterCounts, Layout]:
     entry: ModelEntry = MODELS.get(name)
     counts = entry.parameter_counts()
-    assert counts is not None
     return counts, replace(entry.shape(entry.presets[preset], batch), dtype=torch.bfloat16)
 
 

@@ -178,7 +178,6 @@ class NotingScores(HiddenStates, ScaleKV):
     budgets: LayerBudgets | None = None
 
     def resolve(self, layout: Layout) -> None:
-        assert self.budgets is not None
         self.plan = self.budgets
 
     def end_step(self, step: Step) -> None:

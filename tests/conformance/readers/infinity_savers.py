@@ -40,12 +40,10 @@ class NotingFastVAR(FastVAR):
         where = (step.index, site.layer, name)
 
         def run(part: Tokens) -> Tensor:
-            assert self.selected is not None
             self.picked[where] = self.selected
             return branch.run(part)
 
         out = super().pruned(site, step, number, tokens, branch._replace(run=run))
-        assert tokens.cond is not None
         gate = tokens.cond[:, site.layer, GATES[name], None] if name in GATES else torch.ones(len(out), 1, 1)
         self.merged[where], self.gates[site.layer, name] = gate * out, gate
         return out
@@ -119,7 +117,6 @@ def same_sets(actual: Tensor, expected: Tensor) -> float:
 def outputs(subject: Settings, _: Vector, setting: str, layer: str, branch: str) -> Tensor:
     """Return gated outputs of the kept scale, which are stored before their gate."""
     method = subject.ran(setting, "forced")[0]
-    assert method.outputs is not None
     return method.gates[int(layer), branch] * method.outputs[int(layer) - method.pruned_layers.start, BRANCHES.index(branch)]
 
 

@@ -45,7 +45,6 @@ class Watched(LazyMAR):
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if site != ("decoder", self.layer) or self.full[step.index]:
             return super().attend(site, step, q, k, v)
-        assert isinstance(step, MaskedStep)
         score = self.scores(step, v)
         out = super().attend(site, step, q, k, v)
         everything = mar.everywhere(len(v), v.size(2))

@@ -37,9 +37,7 @@ class Watched(ReCAP):
     noted: int | None = None
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        assert isinstance(step, MaskedStep)
         if not self.full[step.index]:
-            assert self.encoder is not None
             drawn = torch.cat((self.encoder.first, self.shape.buffer + self.encoder.fresh(step)), 1)
             self.computed[site.stack][step.index] = drawn if site.stack == "encoder" else self.chosen
         return super().attend(site, step, q, k, v)
