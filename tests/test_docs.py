@@ -37,7 +37,6 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 TOOLS = ("tools.cards", "tools.train", "tools.vectors", "studies.papers")
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
 class Block(NamedTuple):
@@ -119,21 +118,17 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).with_suffix("").as_posix()
 
 
-def run(page: Path, text: str) -> None:
-    """Save the files of a page and execute the rest; a traceback names the line of the page."""
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page != README], ids=name_of)  # README's: workflows/test_python_api.py
+def test_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are saved and the rest is executed; a traceback names the line of the page."""
+    monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
-    for block in blocks(text):
+    for block in blocks(page.read_text(encoding="utf-8")):
         if block.file:
             Path(block.file).parent.mkdir(parents=True, exist_ok=True)
             Path(block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
-
-
-@pytest.mark.parametrize("page", [page for page in WITH_CODE if page != README], ids=name_of)  # README's: workflows/test_python_api.py
-def test_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run(page, page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
@@ -205,7 +200,8 @@ def test_the_picture_of_packages_is_current_and_generated_parts_of_the_site_are_
 
 
 def test_links_to_files_of_the_repository_lead_somewhere() -> None:
-    links = [(page, link) for page in LINKED for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))]
+    linked = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    links = [(page, link) for page in linked for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))]
     assert links
     made = {(DOCS / page).resolve() for page in generated.PAGES}
     assert not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()

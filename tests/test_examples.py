@@ -84,27 +84,20 @@ def test_the_method_stands_beside_ours_on_the_model(site: Path, tmp_path: Path) 
 
 PAGE = ROOT / "docs" / "tutorials" / "your-first-method.md"
 BLOCKS = blocks(PAGE.read_text(encoding="utf-8"))
-MOST_LINES = 25
 NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PIP_NO_CACHE_DIR": "1"}
 
 
-@pytest.fixture
-def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of the page, and its method imported."""
+def test_its_method_is_short_and_sound_and_its_plan_sets_it_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in BLOCKS:
         if block.file:
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    assert Path("keyangle.py").read_text(encoding="utf-8").count("\n") <= 25
     with forgetting():
         assert load("keyangle.py") == ["keyangle"]
-        yield tmp_path
-
-
-def test_its_method_is_short_and_passes_the_kit_and_its_plan_sets_it_beside_four_others_on_two_models(saved: Path) -> None:
-    assert (saved / "keyangle.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
-    passes_at_the_smallest_size("keyangle")
-    plan, _ = schema.prepare("newcomer.toml", ["keyangle.py"])
-    candidates = [planned.case for planned in expand(plan) if planned.case.role == "candidate"]
+        passes_at_the_smallest_size("keyangle")
+        plan, _ = schema.prepare("newcomer.toml", ["keyangle.py"])
+        candidates = [planned.case for planned in expand(plan) if planned.case.role == "candidate"]
     for model in ("tiny-llamagen", "tiny-t2i"):
         assert sorted(case.method for case in candidates if case.model == model) == ["keyangle", "random", "rkv", "streaming", "window"]
 

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from cachemark.analysis import report_view
 from cachemark.core.facts import PairFacts
-from cachemark.core.result import Outcome, Status
+from cachemark.core.result import Status
 from cachemark.methods.base import calibrations
 from cachemark.plans.schema import GROUPS
 from cachemark.plugins import loading as plugins
@@ -75,9 +75,7 @@ def test_show_prints_a_run_every_raw_sample_failures_and_sides_of_pairs(measured
     where = stored(stage, *({"facts": replace(full.facts, pair=pair)} for pair in pairs), plan="compare/dots")
     pairs = [line for line in good(call("show", "full", *where)).splitlines() if line.strip().startswith("pair ")]
     assert [f"'number': {number}" in line for number, line in enumerate(pairs, 1)] == [True, True]
-    with Store.open(stage.store) as store:
-        run = store.begin_run("dots", {}, store.run(1).environment, {})
-        store.save(run, Outcome(full.case, Status.OOM, log="line one\nand line two"))
+    stored(stage, {"status": Status.OOM, "samples": {}, "output_hash": "", "log": "line one\nand line two"})
     assert good(call("show", "full", "--store", stage.store)).endswith("line one\nand line two\n")
     assert "oom" in good(call("show", "--store", stage.store))
 
@@ -104,9 +102,7 @@ def test_a_site_builds_the_pages_of_its_newest_runs_and_missing_ones(stage: Stag
         return sorted(built)
 
     assert rebuilt() == ["dots"]
-    with Store.open(stage.store) as store:
-        run = store.run(1)
-        store.finish_run(store.begin_run("compare/dots", {}, run.environment, run.code), "finished")
+    stored(stage, plan="compare/dots")
     good(call("baseline", "save", "--run", 1, "--store", stage.store))
     monkeypatch.setattr(report_workflow, "LIVE", 1)
     assert rebuilt() == ["compare/dots"], "the older run has a page"
@@ -139,17 +135,15 @@ def test_calibrating_writes_what_a_run_in_that_folder_finds() -> None:
     facts = data(call("calibrate", "heatkv", "tiny-var", "--samples", "2", "--json"))
     assert (facts["seeds"], facts["samples"], facts["scales"]) == ("tune64", 2, [1, 2, 3, 4, 6, 8, 12, 16])
     stored_facts = calibrations.measured("heatkv", facts["weights"])
-    assert calibrations.fingerprint(stored_facts) == facts["calibration"]
-    assert stored_facts["scas"] == facts["scas"]
+    assert (calibrations.fingerprint(stored_facts), stored_facts["scas"]) == (facts["calibration"], facts["scas"])
     packaged = calibrations.packaged("heatkv")[facts["weights"].partition("/")[0]]
     far = [abs(a - b) for mine, its in zip(stored_facts["scas"], packaged["scas"], strict=True) for x, y in zip(mine, its, strict=True)
            for a, b in zip(x, y, strict=True)]  # fmt: skip
     assert 0 < max(far) < 0.1, "of two samples instead of ten"
 
 
-WRITING = (
-    ("report",), ("export", "csv"), ("export", "markdown"), ("export", "latex"), ("export", "grid"), ("export", "github", "--comment"),
-    ("export", "github", "--summary"), ("run", "{plan}", "--report"))
+WRITING = (("report",), ("export", "csv"), ("export", "markdown"), ("export", "latex"), ("export", "grid"),
+           ("export", "github", "--comment"), ("export", "github", "--summary"), ("run", "{plan}", "--report"))
 
 
 def test_commands_write_over_files_of_their_own_kind_alone(stage: Stage, tmp_path: Path) -> None:

@@ -110,9 +110,8 @@ def test_an_error_that_nobody_reads_keeps_its_code(arguments: tuple[str, ...], r
     assert done.returncode == 2, "1 would be a verdict"
 
 
-@pytest.mark.parametrize(("raised", "code"), [
-    (KeyboardInterrupt(), INTERRUPTED), (click.UsageError("no"), 2), (NothingMeasured("no"), 4), (ZeroDivisionError("no"), 70),
-    (BrokenPipeError(), 141)])
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), INTERRUPTED), (click.UsageError("no"), 2), (NothingMeasured("no"), 4),
+                                              (ZeroDivisionError("no"), 70), (BrokenPipeError(), 141)])
 def test_pipes_that_nobody_reads_change_no_code(raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdout", "stderr"):
         reader, writer = os.pipe()

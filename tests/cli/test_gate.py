@@ -21,6 +21,7 @@ from support.stages import Stage, call, data, good
 
 from .quick_machine import HERE, SIDES, Machine, compare, number
 
+Patch = pytest.MonkeyPatch
 Edit = Callable[[dict[str, Any]], object]
 COMMITS = {"commit": "a" * 40, "dirty": False}
 
@@ -111,9 +112,7 @@ def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: 
     (COMMITS, {"commit": "b" * 40, "dirty": False}, f"test them in pairs with: cachemark compare FILE --commits {'a' * 12} {'b' * 12}"),
     (COMMITS, COMMITS, f"the run and the baseline are of one commit, {'a' * 12}"), (COMMITS, {"commit": "b" * 40, "dirty": True}, ""),
     ({"commit": "", "dirty": None}, COMMITS, "")])
-def test_times_are_judged_without_pairs(
-    then: dict[str, Any], now: dict[str, Any], stated: str, accepted: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_times_are_judged_without_pairs(then: Any, now: Any, stated: str, accepted: Path, stage: Stage, monkeypatch: Patch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     edited(accepted, lambda content: faster(content, 10, "streaming", "calm"))
     edited(accepted, lambda content: content["code"].update(then))
@@ -127,16 +126,15 @@ def test_times_are_judged_without_pairs(
     assert (judged.exit_code, asked.exit_code) == (0 if stated else 1, 1), "a given threshold is applied"
     if stated:
         (row, *_) = times.values()
-        assert row.reason == f"{STATED}: {stated}"
-        assert row.change == pytest.approx(10, rel=1e-6)
+        assert (row.reason, row.change) == (f"{STATED}: {stated}", pytest.approx(10, rel=1e-6))
         assert f"Times: {row.reason}{'' if 'cachemark' in stated else '.'}" in judged.summary()
 
 
 @pytest.mark.parametrize(("committed", "verdict", "reason"), [
     ({}, "regressed", ""),
     ({"edited": False}, "not_compared", f"--plugin '/my repo/calm.py' --versions {'c' * 12} {'d' * 12} --threads 1")])
-def test_times_of_a_changed_plugin_are_judged_or_its_pairs_are_named(
-    committed: dict[str, Any], verdict: str, reason: str, accepted: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch,
+def test_times_of_a_changed_plugin_have_a_verdict_or_pairs(
+    committed: dict[str, Any], verdict: str, reason: str, accepted: Path, stage: Stage, monkeypatch: Patch,
 ) -> None:
     """The package is of one commit in both: only the repository of the plug-in can hold two versions to pair."""
     then, now = ({"plugin": {"file": "calm.py", "digest": letter * 16, **({"commit": letter * 40} if committed else {}), **committed}}

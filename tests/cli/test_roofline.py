@@ -74,14 +74,9 @@ def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_w
     assert gain["full", 256] < alone[256], "there eviction wins"
 
 
-PUBLISHED = {  # speedups without image decoding at batches of 1, 8 and 64, in bf16, computed independently
-    ("fewer_scales", "1/2"): (2.81, 3.10, 3.12), ("guidance_off", "3/5"): (1.62, 1.68, 1.69), ("fastvar", "own"): (3.38, 3.87, 3.90),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("method", "budget"), PUBLISHED)
-def test_infinity_has_the_published_bounds(method: str, budget: str) -> None:
-    rows = table("infinity-2b", "--card", "h100", "--method", method, "--budget", budget, "--batch", "1", "--batch", "8", "--batch", "64")
-    for row, expected in zip([row for row in rows if row["method"] == method], PUBLISHED[method, budget], strict=True):
-        assert row["token_speedup"] == pytest.approx(expected, rel=0.01)
-        assert 1 < row["speedup"] < row["token_speedup"]
+def test_infinity_has_the_published_bounds() -> None:
+    """Speedups without image decoding at batches of 1, 8 and 64, in bf16, computed independently; further ones: tests/roofline."""
+    asked = "--card", "h100", "--method", "fewer_scales", "--budget", "1/2", "--batch", "1", "--batch", "8", "--batch", "64"
+    rows = [row for row in table("infinity-2b", *asked) if row["method"] == "fewer_scales"]
+    assert [row["token_speedup"] for row in rows] == pytest.approx([2.81, 3.10, 3.12], rel=0.01)
+    assert all(1 < row["speedup"] < row["token_speedup"] for row in rows)

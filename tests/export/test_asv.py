@@ -126,8 +126,7 @@ def test_runs_that_belong_to_no_commit_are_left_out_and_named(store: Store, here
     for commit, dirty in (("", False), ("0" * 40, False), ("--all", False), (commits[0], True)):
         save(store, commit, [sample.full()], dirty=dirty)
     written = exported(store, here)
-    assert written.files == ()
-    assert not (here / "results").exists()
+    assert (written.files, (here / "results").exists()) == ((), False)
     assert written.left_out == ("run 1: its commit is not known", f"run 2: its commit 000000000000 is not in {here / 'repo'}",
                                 f"run 3: its commit --all is not in {here / 'repo'}",
                                 "run 4: its working tree had changes that are in no commit")

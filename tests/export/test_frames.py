@@ -131,8 +131,7 @@ def test_methods_differ_in_shape_and_dash_and_figures_name_their_parts(view: Rep
     shapes = set(re.findall(r'<path d="([^"]+)" transform="translate\([^"]*\)" fill', svg))
     assert len(shapes) == len(sample.METHODS)
     lines = re.findall(r'<path d="M[^"]*" stroke="(#[0-9A-F]{6})"( stroke-dasharray="[^"]+")? class="s\d+" opacity', svg)
-    assert len(lines) == len(sample.METHODS)
-    assert len({dash for _, dash in lines}) == 4
+    assert (len(lines), len({dash for _, dash in lines})) == (len(sample.METHODS), 4)
     assert "currentColor" not in svg
     assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == [display_name(name) for name in sorted(sample.METHODS)]
     drawn = {chart.title: ET.fromstring(figures.figure(chart, drawing, 234.0)) for chart in drawing.charts if chart.plot}

@@ -73,10 +73,9 @@ def test_every_figure_is_the_text_of_the_page_and_a_margin_reaches_to_the_farthe
     row = next(r for r in part.candidates if r.case.label == "linear 1/4")
     exported, kl, speed, latency = table(sample.outcomes()), row.fidelity["kl"], row.speedup, sorted(row.outcome.samples["latency"])
     margins = {key: column(exported, key)["LineAR 1/4"].with_margin for key in ("kl", "speedup", "latency", "kv_logical")}
-    assert margins == {
-        "kl": f"{kl.value:.3f} ± {max(kl.high - kl.value, kl.value - kl.low):.3f}",
-        "speedup": f"{fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f})",
-        "latency": f"{latency[2]:.2f} s ({latency[0]:.2f}–{latency[-1]:.2f})", "kv_logical": "964 KiB"}
+    assert margins == {"kl": f"{kl.value:.3f} ± {max(kl.high - kl.value, kl.value - kl.low):.3f}",
+                       "speedup": f"{fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f})",
+                       "latency": f"{latency[2]:.2f} s ({latency[0]:.2f}–{latency[-1]:.2f})", "kv_logical": "964 KiB"}
     assert column(exported, "speedup")["full 1"].with_margin == "1.00×"
 
 
@@ -165,10 +164,9 @@ def ends(of: ET.Element) -> dict[tuple[str | None, str | None], list[str]]:
 
 def test_every_row_is_a_test_case_that_ended_as_the_gate_says() -> None:
     element = suite(sample.comparison())
-    assert ends(element) == {
-        ("window 1/4", "latency"): [], ("linear 1/4", "latency"): ["failure"], ("streaming 1/2", "kv_allocated"): [],
-        ("random 1/4", "output_hash"): ["system-out"], ("random 1/4", "color_consistency"): ["skipped"], ("rkv 1/4", "status"): ["failure"],
-        ("cachemark", "verdict"): ["failure"]}
+    assert ends(element) == {("window 1/4", "latency"): [], ("linear 1/4", "latency"): ["failure"], ("streaming 1/2", "kv_allocated"): [],
+                             ("random 1/4", "output_hash"): ["system-out"], ("random 1/4", "color_consistency"): ["skipped"],
+                             ("rkv 1/4", "status"): ["failure"], ("cachemark", "verdict"): ["failure"]}
     assert [element.get(name) for name in ("name", "tests", "failures", "errors", "skipped")] == ["cachemark demo", "7", "3", "0", "1"]
     rows = [Verdict("a", "one", metric, verdict, "why") for metric, verdict in (("m", "missing"), ("n", "new"), ("i", "inconclusive"))]
     tags = ends(suite(sample.compared(*rows, Verdict("a", "one", "kl", "equivalent"))))

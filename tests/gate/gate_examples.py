@@ -9,9 +9,8 @@ from cachemark.store.exchange import Exchange, dump, load
 
 ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})
 CODE = {"commit": "abc1234", "dirty": False, "hash": "f00", "version": "0.1.0"}
-SAMPLES = {
-    "latency": [1.0, 1.1, 1.2], "tokens_per_s_last": [50.0, 51.0, 52.0], "kv_logical": [1024.0], "kv_allocated": [2048.0],
-    "peak_memory": [5000.0], "kl": [0.1, 0.2, 0.3], "psnr": [30.0, 31.0, 32.0], "color_consistency": [0.75, 1.0]}
+SAMPLES = {"latency": [1.0, 1.1, 1.2], "tokens_per_s_last": [50.0, 51.0, 52.0], "kv_logical": [1024.0], "kv_allocated": [2048.0],
+           "peak_memory": [5000.0], "kl": [0.1, 0.2, 0.3], "psnr": [30.0, 31.0, 32.0], "color_consistency": [0.75, 1.0]}
 
 
 def case(method: str, **fields: Any) -> Case:

@@ -56,9 +56,8 @@ def test_worse_and_better_are_told_apart_whichever_side_and_unit_they_have() -> 
     assert rows(pair("configuration", before, after))["configuration", "psnr"].verdict == "regressed"
     verdict = rows(pair("configuration", before, before - 0.1))["configuration", "psnr"]
     assert (verdict.verdict, verdict.reason.startswith("0.1 dB worse")) == ("equivalent", True)
-    for metric, verdicts in (
-        ("psnr", ["improved", "regressed", "improved"]), ("kl", ["regressed", "improved", "regressed"]),
-        ("color_consistency", ["improved", "regressed", "improved"])):
+    for metric, verdicts in (("psnr", ["improved", "regressed", "improved"]), ("kl", ["regressed", "improved", "regressed"]),
+                             ("color_consistency", ["improved", "regressed", "improved"])):
         one, two = sides(2)
         pairs = pair("c", one, two, metric), pair("c", two, one, metric), pair("c", 1000 * one, 1000 * two, metric)
         assert [rows(each)["c", metric].verdict for each in pairs] == verdicts

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -176,8 +177,7 @@ def on(nvml: FakeNvml, *numbers: int) -> list[Place]:
     ({"lost": 1000}, (0,), ("lost b",), ("lost",), 1),  # a lost device gets nothing more
 ])  # fmt: skip
 def test_a_spoilt_case_is_measured_again_while_a_device_is_left(
-    bad: dict[str, int], devices: tuple[int, ...], groups: tuple[str, ...], bad_cases: Sequence[str], attempts: int, nvml: FakeNvml,
-    monkeypatch: pytest.MonkeyPatch,
+    bad: Any, devices: Any, groups: Any, bad_cases: Any, attempts: int, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trials = Trials(**bad)
     outcomes = ran(monkeypatch, trials, on(nvml, *devices), *groups)
@@ -216,12 +216,8 @@ def test_cards_work_on_their_node_and_tell_how_many_were_busy(nvml: FakeNvml, ca
 
 
 def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> Iterator[Finished]:
-        raise OSError("no more processes")
-        yield
-
     with pytest.raises(OSError, match="no more processes"):
-        ran(monkeypatch, broken, on(nvml, 0, 1), *"abcd")
+        ran(monkeypatch, Mock(side_effect=OSError("no more processes")), on(nvml, 0, 1), *"abcd")
 
 
 def test_a_real_trial_is_watched_pinned_and_waits_for_a_free_device(nvml: FakeNvml, cards: list[Card], tmp_path: Path) -> None:
@@ -249,8 +245,7 @@ def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.
         host.start()
         for index in range(4):
             host.mark(index)  # the clock is read for watched tokens alone
-        assert host.stop() == 3.0
-        assert host.marks() == {1: 1.0, 3: 2.0}
+        assert (host.stop(), host.marks()) == (3.0, {1: 1.0, 3: 2.0})
     host.start()
     host.mark(3)
     assert host.marks() == {3: 1.0}

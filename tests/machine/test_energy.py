@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,9 +21,8 @@ from cachemark.machine.memory import TensorPeak
 STEP = 0.2
 
 
-def readings(
-    power: Callable[[float], float], joules: Callable[[float], float] | None, first: float = 0.0, last: float = 20.0, step: float = STEP,
-    regular: bool = False) -> list[Reading]:
+def readings(power: Callable[[float], float], joules: Callable[[float], float] | None, first: float = 0.0, last: float = 20.0,
+             step: float = STEP, regular: bool = False) -> list[Reading]:
     jitter = random.Random(3)  # samples of power count at irregular times only
     moments = [first + step * k for k in range(round((last - first) / step) + 1)]
     if not regular:
@@ -140,14 +140,10 @@ def test_packages_are_added_may_wrap_and_a_forbidden_one_says_how_to_allow_it(pa
     (packages / "intel-rapl:1" / "energy_uj").write_text("262143328850\n")
     counter.stop(10.5)
     energy = counter.of_last(1)
-    assert energy.joules == pytest.approx((30.328850,))
-    assert energy.watts == pytest.approx((60.6577,))
+    assert (energy.joules, energy.watts) == (pytest.approx((30.328850,)), pytest.approx((60.6577,)))
     assert (energy.source, energy.error) == ("CPU package counter", pytest.approx(0.002))
 
-    def refuse(*_: object, **__: object) -> str:
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=PermissionError))
     assert "sudo chmod a+r" in PackageEnergy(packages).absent
 
 

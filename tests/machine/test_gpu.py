@@ -41,10 +41,9 @@ def test_devices_have_a_uuid_and_an_index_on_the_bus(nvml: FakeNvml, cards: list
     assert [gpu.uuid for gpu in devices] == ["GPU-aaaa", "GPU-bbbb"]
     assert [gpu.uuid for gpu in device.chosen(["1", "GPU-b"], devices)] == ["GPU-bbbb"]
     assert device.chosen(["all"], devices) == devices
-    with pytest.raises(UnknownName, match=r"Unknown GPU 'GPU-bbbc'.*Did you mean 'GPU-bbbb'"):
-        device.chosen(["GPU-bbbc"], devices)
-    with pytest.raises(UnknownName, match="Unknown GPU 'GPU'"):
-        device.chosen(["GPU"], devices)  # both begin so
+    for name, more in (("GPU-bbbc", ".*Did you mean 'GPU-bbbb'"), ("GPU", "")):  # both begin so
+        with pytest.raises(UnknownName, match=f"Unknown GPU '{name}'{more}"):
+            device.chosen([name], devices)
     for visible, left in (("1", ["GPU-bbbb"]), ("GPU-aa", ["GPU-aaaa"]), ("", []), ("7", []),
                           ("1,-1,0", ["GPU-bbbb"]), ("0,7,1", ["GPU-aaaa"]), ("0,0", []), ("1, 0", ["GPU-bbbb", "GPU-aaaa"]),
                           ("MIG-cccc", ["MIG-cccc"]), ("MIG-dddd,0", [])):
@@ -95,11 +94,10 @@ def test_a_query_that_fails_leaves_its_value_unknown(error: int, nvml: FakeNvml,
     assert bool(seen.errors) == (error in (pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT))
 
 
-@pytest.mark.parametrize(("failing", "reason"), [
-    ({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}, "GPU is lost"),
-    ({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_INSUFFICIENT_POWER}, "Insufficient"),
-    ({"nvmlDeviceGetName": pynvml.NVML_ERROR_RESET_REQUIRED}, "requires restart"),
-    ({"nvmlDeviceGetUUID": pynvml.NVML_ERROR_NOT_SUPPORTED}, "no UUID of Fake H100")])
+@pytest.mark.parametrize(("failing", "reason"), [({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}, "GPU is lost"),
+                                                 ({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_INSUFFICIENT_POWER}, "Insufficient"),
+                                                 ({"nvmlDeviceGetName": pynvml.NVML_ERROR_RESET_REQUIRED}, "requires restart"),
+                                                 ({"nvmlDeviceGetUUID": pynvml.NVML_ERROR_NOT_SUPPORTED}, "no UUID of Fake H100")])
 def test_an_unusable_device_is_named_and_hides_no_other(failing: dict[str, int], reason: str, nvml: FakeNvml, cards: list[Card]) -> None:
     cards[0].failing = failing
     devices = device.gpus(nvml)
@@ -145,8 +143,7 @@ class Older(FakeNvml):
 def test_settings_that_change_times_make_another_class(settings: dict[str, int], kind: str, nvml: FakeNvml, cards: list[Card]) -> None:
     vars(cards[0]).update(settings)
     here = environment("cuda", 2, device.gpus(nvml)[0])
-    assert here.machine_class == kind
-    assert here.facts["power_limit"] == (cards[0].enforced or cards[0].watts)
+    assert (here.machine_class, here.facts["power_limit"]) == (kind, cards[0].enforced or cards[0].watts)
     assert here.facts["ecc"] is bool(cards[0].ecc)
     if settings:
         with pytest.raises(Infrastructure, match="with equal settings"), local("cuda", 1, names=["all"], nvml=nvml):
@@ -158,8 +155,7 @@ def test_a_slice_has_its_profile_and_its_gpus_settings(nvml: FakeNvml, cards: li
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cccc")
     (part,) = device.gpus(nvml)
     here = environment("cuda", 2, part)
-    assert here.machine_class == "fake-h100-mig-1g-10gb-500-w"
-    assert here.facts["unseen"] == ["clock reductions"]
+    assert (here.machine_class, here.facts["unseen"]) == ("fake-h100-mig-1g-10gb-500-w", ["clock reductions"])
     assert part.processors() == {0}
 
 
@@ -188,8 +184,7 @@ def test_what_would_spoil_a_measurement_is_said(monkeypatch: pytest.MonkeyPatch)
     for words in ("Other work keeps 1.5 of 4 processors busy", "governor is 'powersave'", "process 77 computes on it", "91 °C",
                   "torch built for CUDA 12.8 or older"):
         assert sum(words in sentence for sentence in advice) == 1
-    assert len(advice) == 5
-    assert list(command._advice(QUIET, "13.0")) == []
+    assert (len(advice), list(command._advice(QUIET, "13.0"))) == (5, [])
     monkeypatch.setattr(device, "gpus", lambda: real(FakeNvml(broken=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)))
     assert command._gpus() == ([], [])
 

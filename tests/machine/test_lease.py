@@ -54,10 +54,9 @@ def test_jobs_with_different_folders_for_temporary_files_share_the_leases(monkey
     assert len(folders) == 1
 
 
-@pytest.mark.parametrize("put", [
-    lambda path, victim: path.symlink_to(victim), lambda path, victim: path.symlink_to("nowhere"),
-    lambda path, victim: path.hardlink_to(victim), lambda path, victim: os.mkfifo(path), lambda path, victim: path.mkdir(),
-], ids=["link", "dangling link", "hard link", "pipe", "folder"])  # fmt: skip
+@pytest.mark.parametrize("put", [lambda path, victim: path.symlink_to(victim), lambda path, victim: path.symlink_to("nowhere"), lambda path,
+                                 victim: path.hardlink_to(victim), lambda path, victim: os.mkfifo(path), lambda path,
+                                 victim: path.mkdir()], ids=["link", "dangling link", "hard link", "pipe", "folder"])
 def test_a_lock_file_that_somebody_else_may_have_put_there_is_refused(put: Callable[[Path, Path], None], tmp_path: Path) -> None:
     victim = tmp_path / "victim.txt"
     victim.write_text("precious")

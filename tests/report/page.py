@@ -73,14 +73,3 @@ class Page(HTMLParser):
             elif element.tag in _TEXT and "table" not in element.parents and not any(child.tag in _TEXT for child in element.children):
                 lines.append(" ".join(element.text.split()))
         return "\n".join(lines) + "\n"
-
-    def tables(self) -> list[list[list[str]]]:
-        """Every table as rows of cell texts, white space made single."""
-        return [[[" ".join(cell.text.split()) for cell in row.children] for row in _within(table, "tr")] for table in self.all("table")]
-
-
-def _within(element: Element, tag: str) -> list[Element]:
-    collected = []
-    for child in element.children:
-        collected += [child] if child.tag == tag else _within(child, tag)
-    return collected

@@ -24,6 +24,7 @@ CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "h
 FULL_BYTES = 3_948_544
 SEEDS = 256
 FID = "fid_scene_2k"
+TRACE = 'Traceback (most recent call last):\n  File "trial.py", line 88, in run\nMemoryError: 4.1 GiB wanted'
 SCRIPTS = "<script>alert(1)</script>"
 BREAKERS = "\"'><img src=x onerror=alert(2)></style></svg></details><!-- ]]> {{ 7 * 7 }} {% raw %} &lt;b&gt; \\ `"
 # speed, tokens kept, KL, PSNR, SSIM, legend: of 1/2 and of 1/4
@@ -49,9 +50,8 @@ RUN = RunRecord(
 
 def case(**changes: Any) -> Case:
     """A case of the demo plan."""
-    values: dict[str, Any] = {
-        "model": "tiny-llamagen", "weights": "9c2e5b71d0aa44f3", "grid": (16, 16), "conditions": "classes-10",
-        "sampling": Sampling(cfg_scale=1.5, top_k=0, temperature=1.0), "method": "full", "batch": 16, "repeats": 5}
+    values: dict[str, Any] = {"model": "tiny-llamagen", "weights": "9c2e5b71d0aa44f3", "grid": (16, 16), "conditions": "classes-10",
+                              "sampling": Sampling(cfg_scale=1.5, top_k=0, temperature=1.0), "method": "full", "batch": 16, "repeats": 5}
     return Case(**{**values, **changes})
 
 
@@ -60,10 +60,9 @@ def _spread(stream: random.Random, middle: float, share: float, count: int, low:
 
 
 def _speed(stream: random.Random, factor: float) -> dict[str, list[float]]:
-    return {
-        "latency": _spread(stream, 2.31 / factor, 0.012, 5), "latency_tokens": _spread(stream, 2.18 / factor, 0.012, 5),
-        "tokens_per_s_first": _spread(stream, 1930.0 * min(factor, 1.02), 0.01, 5),
-        "tokens_per_s_last": _spread(stream, 1790.0 * factor, 0.01, 5)}
+    return {"latency": _spread(stream, 2.31 / factor, 0.012, 5), "latency_tokens": _spread(stream, 2.18 / factor, 0.012, 5),
+            "tokens_per_s_first": _spread(stream, 1930.0 * min(factor, 1.02), 0.01, 5),
+            "tokens_per_s_last": _spread(stream, 1790.0 * factor, 0.01, 5)}
 
 
 def _bytes(ratio: float, state: float) -> dict[str, list[float]]:
@@ -157,8 +156,7 @@ def mixed() -> list[Outcome]:
     """The fifteen cases of a run in which much happened: failures, a lossless method, one no better than other seeds."""
     values = candidates()
     stream = random.Random("mixed")
-    trace = "Traceback (most recent call last):\n  File \"trial.py\", line 88, in run\nMemoryError: 4.1 GiB wanted"
-    values["rkv", "1/4"] = failed(values["rkv", "1/4"], Status.OOM, trace)
+    values["rkv", "1/4"] = failed(values["rkv", "1/4"], Status.OOM, TRACE)
     values["h2o", "1/4"] = failed(values["h2o", "1/4"], Status.UNSUPPORTED, "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")
     values["window", "1/4"] = measured(values["window", "1/4"], **_fidelity(stream, 0.031, 2.6, 9.8, 0.41))
     exact = {"token_agreement": [1.0] * SEEDS, "kl": [1.2e-8] * SEEDS, "psnr": [60.0] * SEEDS, "ssim": [1.0] * SEEDS}
@@ -184,8 +182,7 @@ def comparison() -> RunJudgement:
         Verdict("c", "streaming 1/2", "kv_allocated", "improved", "must be equal", 2_100_000.0, 2_051_392.0, 0.9769),
         Verdict("d", "random 1/4", "output_hash", "changed", "1f0c then, 77ab now"),
         Verdict("d", "random 1/4", "color_consistency", "not_compared", "quality varies from sample to sample and needs a paired test"),
-        Verdict("e", "rkv 1/4", "status", "regressed", "ok then, oom now"),
-    )
+        Verdict("e", "rkv 1/4", "status", "regressed", "ok then, oom now"))
 
 
 @cache

@@ -25,11 +25,10 @@ def seen(outcome: Outcome, fid: float, precision: float = 0.8, reach: float = 0.
 
 
 def outcomes() -> list[Outcome]:
-    return [
-        seen(sample.full(), 5.0), seen(sample.candidate("linear", "1/2"), 5.4, to_full=0.4),
-        seen(sample.candidate("streaming", "1/2"), 6.2, to_full=1.2), seen(sample.candidate("random", "1/2"), 30.0, to_full=25.0),
-        seen(sample.candidate("h2o", "1/2"), 5.7, to_full=0.7), seen(sample.candidate("rkv", "1/2"), 400.0, precision=0.04, to_full=395.0),
-        sample.other_seeds(), sample.other_batch()]
+    return [seen(sample.full(), 5.0), seen(sample.candidate("linear", "1/2"), 5.4, to_full=0.4),
+            seen(sample.candidate("streaming", "1/2"), 6.2, to_full=1.2), seen(sample.candidate("random", "1/2"), 30.0, to_full=25.0),
+            seen(sample.candidate("h2o", "1/2"), 5.7, to_full=0.7),
+            seen(sample.candidate("rkv", "1/2"), 400.0, precision=0.04, to_full=395.0), sample.other_seeds(), sample.other_batch()]
 
 
 def group(results: list[Outcome] | None = None) -> CaseGroup:

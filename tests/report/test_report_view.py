@@ -159,12 +159,10 @@ def test_what_was_not_measured_is_listed_with_the_line_that_says_why() -> None:
             return data
 
         sprite = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums["LineAR"][0]
-        assert said in sprite.missing
-        assert sprite.png == b""
-    for log, reason in (
-        (TRACE, "MemoryError: 4.1 GiB wanted"),
-        (f"No outcome within 600 s; the process was ended.\nwarning: unused\n{TRACE}", "No outcome within 600 s; the process was ended."),
-        ("The process ended by signal SIGKILL.\n", "The process ended by signal SIGKILL."), ("\n", "")):
+        assert (said in sprite.missing, sprite.png) == (True, b"")
+    late, killed = "No outcome within 600 s; the process was ended.", "The process ended by signal SIGKILL."
+    for log, reason in ((sample.TRACE, "MemoryError: 4.1 GiB wanted"), (f"{late}\nwarning: unused\n{sample.TRACE}", late),
+                        (f"{killed}\n", killed), ("\n", "")):
         failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
         assert failed.reason == reason
         assert render(build(sample.RUN, [sample.full(), failed])).count(reason) >= 3, "in the verdict, among what is missing, with its case"
@@ -222,9 +220,6 @@ def test_the_fastest_ranked_method_of_a_budget(arms: list[Outcome], sentence: st
     text = sentences(group(sample.measured(sample.full(), latency=[2.0] * 3), *arms))["Budget 1/4"]
     assert text.endswith(sentence)
     assert ("speedup" in text) == ("speedup" in sentence)
-
-
-TRACE = 'Traceback (most recent call last):\n  File "trial.py", line 88, in run\nMemoryError: 4.1 GiB wanted'
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [

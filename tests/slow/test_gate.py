@@ -21,8 +21,6 @@ def test_the_gate_proves_itself() -> None:
     assert result.stdout.count("passed: ") == 3
 
 
-SCRIPT = Path(__file__).parents[2] / "ci" / "nightly.sh"
-AS_FAST_AS_BEFORE = "\n\nLlamaGen.generate = _generate\n"
 WRONG_EVICTION = """
 
 def _newest(self, step, slots):
@@ -44,10 +42,9 @@ class Nights:
         command.parent.mkdir(parents=True)
         command.write_text(f"#!{sys.executable}\nfrom cachemark.cli import main\nmain()\n")
         command.chmod(0o755)
-        self.environment = {
-            **os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(repository.folder / "suite"),
-            "CACHEMARK_STORE": str(folder / "nights.sqlite"), "CACHEMARK_DEVICE": "cpu", "CACHEMARK_MACHINE": "--threads 1",
-            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --generations 3", "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+        self.environment = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(repository.folder / "suite"),
+                            "CACHEMARK_STORE": str(folder / "nights.sqlite"), "CACHEMARK_DEVICE": "cpu", "CACHEMARK_MACHINE": "--threads 1",
+                            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --generations 3", "GIT_CEILING_DIRECTORIES": str(folder.parent)}
 
     def call(self, *command: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(list(map(str, command)), env=self.environment, cwd=self.folder, capture_output=True, text=True)
@@ -57,7 +54,7 @@ class Nights:
         self.count += 1
         out = self.folder / f"night {self.count}"
         self.environment["CACHEMARK_OUT"] = str(out)
-        done = self.call(SCRIPT, self.at.plan, "--plugin", self.at.plugin)
+        done = self.call(Path(__file__).parents[2] / "ci" / "nightly.sh", self.at.plan, "--plugin", self.at.plugin)
         print(f"night {self.count}: {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
         return done.returncode, (out / "check.txt").read_text(), out
 
@@ -81,7 +78,7 @@ def test_the_exit_code_of_each_night_is_its_verdict(tmp_path: Path) -> None:
     assert "<failure" in (out / "junit.xml").read_text()
     assert "regressed" in (out / "comment.md").read_text()
 
-    repository.commit("as fast as before", "models/llamagen.py", AS_FAST_AS_BEFORE)
+    repository.commit("as fast as before", "models/llamagen.py", "\n\nLlamaGen.generate = _generate\n")
     repository.commit("wrong eviction", "methods/streaming.py", WRONG_EVICTION)
     code, messages, out = nights.night()
     assert (code, "streaming" in messages) == (1, True), messages

@@ -40,8 +40,7 @@ def test_a_cap_imitates_a_smaller_card(tmp_path: Path, monkeypatch: pytest.Monke
     with stages.forgetting(), Store.open(stage.store) as store:
         plugins.load(stage.plugin)
         monkeypatch.setattr(max_batch, "MOST", MOST)
-        machine, files = Machine("cpu", 1, memory_cap=CAP), (str(stage.plugin),)
-        plan = plans.load(str(stage.plan))
+        machine, files, plan = Machine("cpu", 1, memory_cap=CAP), (str(stage.plugin),), plans.load(str(stage.plan))
         cases = [max_batch.searched(planned, CAP) for planned in expand(plan)]
         summary, again = (PlanRunner(plan, store, Local(), machine, files, cases=cases).measure() for _ in range(2))
         result = {o.case.method: o for o in summary.ran}

@@ -129,8 +129,7 @@ def test_confirming_pairs_grow_with_the_family_and_adjusted_is_benjamini_hochber
 def test_screening_decides_at_the_first_look_that_can_and_a_suspect_needs_a_small_p_and_three_quarters_of_the_effect() -> None:
     wide = noise(1, 24, 0.2)[0]
     screened = screen(np.stack([noise(1, 24, 0.001)[0], noise(1, 24, 0.001, 0.05)[0], noise(1, 24, 0.001, -0.05)[0], wide]), RULE)
-    assert screened.side.tolist() == [0, 1, -1, 0]
-    assert screened.equal.tolist() == [True, False, False, False]
+    assert (screened.side.tolist(), screened.equal.tolist()) == ([0, 1, -1, 0], [True, False, False, False])
     assert screened.pairs.tolist() == [6, 6, 6, 24]
     up = np.linspace(0.9, 1.1, 6) * RULE.limit
     assert screen([up * 0.76, up * 0.74], RULE).side.tolist() == [1, 0]
@@ -196,8 +195,7 @@ def test_pairs_stop_at_the_look_that_decides_and_needed_leads_to_the_verdict() -
             asked.append(ask[0])
             screening, fresh = len(have.screening) + (ask[0] == "screen") * ask[1], len(have.fresh) + (ask[0] == "confirm") * ask[1]
             have = PairRatios(whole.screening[:screening], whole.fresh[:fresh])
-        assert asked == stages
-        assert judge({"a": have}, RULE) == judge({"a": whole}, RULE)
+        assert (asked, judge({"a": have}, RULE)) == (stages, judge({"a": whole}, RULE))
     assert needed(PairRatios([0.0] * 7), RULE) == ("done", 0)
     assert needed(PairRatios([0.2, -0.2] * 4), RULE) == ("screen", 4)
 
@@ -222,8 +220,7 @@ def test_two_looks_keep_the_error_rate_and_the_family_is_corrected_for() -> None
     suspect = PairRatios([0.04] * 6, tuple(fresh))
     assert judge({"a": suspect}, rule)["a"].verdict == "regressed"
     many = dataclasses.replace(rule, family=51)
-    assert many.looks[-1] == rule.looks[-1]
-    assert judge({"a": suspect}, many)["a"].verdict == "inconclusive"
+    assert (many.looks[-1], judge({"a": suspect}, many)["a"].verdict) == (rule.looks[-1], "inconclusive")
     assert judge({str(i): suspect for i in range(51)}, many)["0"].verdict == "regressed", "many such configurations support each other"
 
 

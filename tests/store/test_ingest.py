@@ -55,8 +55,7 @@ def test_a_file_becomes_a_run_with_every_raw_value_and_what_is_none_is_refused(w
     assert len(first.samples["latency"]) == 4
     assert (first.case.model, first.case.conditions, first.case.parameters) == ("pytest-benchmark", "sums", {})
     assert ingested.left_out == ("parameters n (the names have their ids)",)
-    assert second.case.method == "test_it.py::test_sum[2]"
-    assert first.facts.extra_info == {"note": "<b>"}
+    assert (second.case.method, first.facts.extra_info) == ("test_it.py::test_sum[2]", {"note": "<b>"})
     del written["benchmarks"][0]["stats"]["data"]
     ingested = ingest(store, json.dumps(written), "out.json")
     assert (ingested.cases, len(ingested.skipped)) == (1, 1)
@@ -73,8 +72,7 @@ def test_a_file_becomes_a_run_with_every_raw_value_and_what_is_none_is_refused(w
 
 def test_the_same_file_twice_is_one_run_and_older_releases_name_their_processor(written: dict[str, Any], store: Store) -> None:
     first, again = (ingest(store, json.dumps(written), "out.json") for _ in range(2))
-    assert again.repeated
-    assert again.run == first.run
+    assert (again.repeated, again.run) == (True, first.run)
     for item in written["benchmarks"]:
         item["stats"]["data"] = [2 * value for value in item["stats"]["data"]][:3]
         item["stats"]["rounds"] = 3
@@ -88,9 +86,7 @@ def test_the_same_file_twice_is_one_run_and_older_releases_name_their_processor(
 
 
 @pytest.mark.parametrize(("error", "state"), [(KeyboardInterrupt(), "interrupted"), (OSError(28, "No space left on device"), "failed")])
-def test_an_interrupted_import_is_repeated(
-    error: BaseException, state: str, written: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_import_is_repeated(error: Any, state: str, written: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Store, "save", Mock(side_effect=error))
         with pytest.raises(type(error)):

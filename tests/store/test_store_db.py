@@ -74,9 +74,7 @@ def test_the_newest_ok_outcome_of_a_key_is_found_and_one_that_is_reused_belongs_
     store.save(run, ok(1, result_key="k", seconds=1.0))
     store.save(run, ok(1, result_key="k", seconds=2.0))
     store.save(run, dataclasses.replace(failed(1), result_key="k"))
-    outcome = store.find("k")
-    assert outcome.seconds == 2.0
-    assert store.find("other") is None
+    assert (store.find("k").seconds, store.find("other")) == (2.0, None)
     store.save(run, ok(1, result_key=""))
     assert store.find("") is store.reuse(run, "") is None
     first = begin(store)
@@ -88,8 +86,7 @@ def test_the_newest_ok_outcome_of_a_key_is_found_and_one_that_is_reused_belongs_
     reused = store.reuse(second, "skip1")
     assert reused == store.outcomes(first)[0]
     assert [o.case.parameters["number"] for o in store.outcomes(second)] == [3, 1]
-    assert store.reused(second) == {case(1).key}
-    assert count_rows(store)["outcome"] == 4 + 3
+    assert (store.reused(second), count_rows(store)["outcome"]) == ({case(1).key}, 4 + 3)
     assert store.reuse(first, "skip1") == store.reuse(first, "skip1") == reused
     assert (len(store.outcomes(first)), store.reused(first)) == (2, frozenset())
 
@@ -150,9 +147,8 @@ def test_verdicts_replace_earlier_ones(store: Store) -> None:
         assert store.verdicts(run) == saved
 
 
-def test_a_run_without_heartbeats_is_interrupted_and_a_lasting_one_sends_them(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_without_heartbeats_is_interrupted(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a lasting one sends them."""
     def silent(seconds: float) -> None:
         with store._writing() as session:
             session.connection().exec_driver_sql(f"UPDATE run SET beat = beat - {seconds}")
@@ -179,8 +175,7 @@ def test_a_run_without_heartbeats_is_interrupted_and_a_lasting_one_sends_them(
     with store.alive(run, seconds=0.001):
         while len(beats) < 4:
             os.sched_yield()
-    assert set(beats) == {run}
-    assert store.run(run).state == "running"
+    assert (set(beats), store.run(run).state) == ({run}, "running")
 
 
 @pytest.fixture
@@ -234,9 +229,8 @@ def test_round_trip(saved: list[Outcome], environment: Environment, code: dict[s
 
 
 def test_speed_is_rounded_and_everything_else_is_exact() -> None:
-    third = 1 / 3
-    back = load(text_of(ok(samples={"latency": [third], "kl": [third], "kv_logical": [2.0**53 + 2]})), "x").outcomes[0]
-    assert back.samples == {"latency": [0.333333333], "kl": [third], "kv_logical": [2.0**53 + 2]}
+    back = load(text_of(ok(samples={"latency": [1 / 3], "kl": [1 / 3], "kv_logical": [2.0**53 + 2]})), "x").outcomes[0]
+    assert back.samples == {"latency": [0.333333333], "kl": [1 / 3], "kv_logical": [2.0**53 + 2]}
 
 
 def edited(**fields: Any) -> str:
@@ -245,9 +239,8 @@ def edited(**fields: Any) -> str:
 
 def edited_outcome(**fields: Any) -> str:
     """A file whose last outcome, one that was ok, has other fields."""
-    outcomes = json.loads(text_of())["outcomes"]
-    good = next(outcome for outcome in outcomes if outcome["status"] == "ok")
-    return edited(outcomes=[*(outcome for outcome in outcomes if outcome is not good), {**good, **fields}])
+    good, *others = sorted(json.loads(text_of())["outcomes"], key=lambda outcome: outcome["status"] != "ok")
+    return edited(outcomes=[*others, {**good, **fields}])
 
 
 @pytest.mark.parametrize(("text", "match"), [

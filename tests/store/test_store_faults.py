@@ -11,6 +11,7 @@ import signal
 import sqlite3
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import event
@@ -23,6 +24,7 @@ from cachemark.core.errors import BadStore
 from cachemark.store.db import Store
 from cachemark.store.schema import SCHEMA_VERSION
 from cachemark.store.upkeep import backup, check, leftovers, prune
+from support.stages import whole
 
 DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 
@@ -61,8 +63,7 @@ def test_places_that_are_no_store_and_empty_files_of_unusual_names_that_become_o
     assert refused(tmp_path, "is a directory").remedy.endswith("cachemark.sqlite.")
     refused(tmp_path / "here.db", r"There is no store.*same folder: cachemark\.sqlite, there\.db\.", create=False)
     refused(tmp_path / "here.db", "There is no store", read_only=True)
-    assert not (tmp_path / "no").exists()
-    assert not (tmp_path / "here.db").exists()
+    assert [(tmp_path / name).exists() for name in ("no", "here.db")] == [False, False]
     for name in ("with space.db", "per%20cent.db", "hash#.db", "query?mode=ro.db", "no_suffix"):
         (tmp_path / name).touch()
         refused(tmp_path / name, "is an empty database", read_only=True)
@@ -214,19 +215,14 @@ def test_full_disk_while_saving(store: Store) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(BadStore, match=r"disk is full: this was not saved.*results.db.*Free some space") as caught:
         store.save(run, ok(2, log="x" * 100_000))
-    assert caught.value.exit_code == 5
-    assert store.outcomes(run) == [ok(1)]
-    assert count_rows(store)["case"] == 1
+    assert (caught.value.exit_code, store.outcomes(run), count_rows(store)["case"]) == (5, [ok(1)], 1)
 
 
 @pytest.mark.parametrize(("number", "match"), [
     (errno.ENOSPC, "disk is full"), (errno.EACCES, "cannot be written"), (errno.EIO, "reports an I/O error")])
 def test_artifact_that_cannot_be_written(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, match: str) -> None:
-    def fail(_handle: int) -> None:
-        raise OSError(number, os.strerror(number))
-
     run = begin(store)
-    monkeypatch.setattr(artifacts_module.os, "fsync", fail)
+    monkeypatch.setattr(artifacts_module.os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(BadStore, match=match):
         store.save(run, ok(1), {"grid.png": b"png"})
     monkeypatch.undo()
@@ -266,8 +262,7 @@ def test_other_servers_and_a_missing_driver_are_refused(monkeypatch: pytest.Monk
     refused("mysql://u:secret@h/db", "No store can be kept in 'mysql'")
     refused("sqlite://", "No store can be kept in 'sqlite'")
     if importlib.util.find_spec("psycopg"):
-        error = refused("postgresql://me:secret@127.0.0.1:1/results", "127.0.0.1:1/results cannot be used", code=5)
-        assert "secret" not in str(error)
+        assert "secret" not in str(refused("postgresql://me:secret@127.0.0.1:1/results", "127.0.0.1:1/results cannot be used", code=5))
     monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: None)
     refused("postgresql+psycopg://me:secret@host/results", "psycopg.*not installed.*pip install")
 
@@ -283,13 +278,6 @@ def processes() -> Any:
     return context
 
 
-def check_integrity(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    connection.close()
-
-
 def test_several_processes_create_one_database_and_four_writers_lose_nothing(path: Path, processes: Any) -> None:
     with processes.Pool(4) as pool:
         assert sorted(pool.map(open_and_count, [path] * 8, chunksize=1)) == list(range(1, 9))
@@ -299,7 +287,7 @@ def test_several_processes_create_one_database_and_four_writers_lose_nothing(pat
     for writer in writers:
         writer.join()
     assert [w.exitcode for w in writers] == [0] * 4
-    check_integrity(path)
+    assert whole(path)
     with Store.open(path) as store:
         result = {o.case.parameters["number"]: o for o in store.outcomes(1)}
         assert sorted(result) == list(range(40))
@@ -326,4 +314,4 @@ def test_death_at_every_statement_of_a_save(path: Path, processes: Any) -> None:
         assert counts["case"] == 1
     assert [o.case.parameters["number"] for o in saved] == [0, 1]
     assert step > 5, "the steps were really counted"
-    check_integrity(path)
+    assert whole(path)

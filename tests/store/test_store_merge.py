@@ -98,8 +98,7 @@ def test_merging_takes_runs_outcomes_and_artifacts(store: Store, other: Store) -
         (day, "finished") for day in ("2030-01-05", "2030-01-04", "2030-01-01")]
     assert [o.samples for o in store.outcomes(2)] == [o.samples for o in other.outcomes(1)]
     assert store.artifacts.read(store.outcomes(2)[0].artifacts["own.bin"]) == b"1 1"
-    assert store.reused(3) == other.reused(2)
-    assert len(store.reused(3)) == 1
+    assert (store.reused(3), len(store.reused(3))) == (other.reused(2), 1)
 
 
 def test_an_interrupted_or_repeated_merge_adds_nothing(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +132,12 @@ def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> 
         for side in ("before", "after"):
             pair = {"run": run, "configuration": "A/A linear 1/4", "number": number, "side": side, "what": "times"}
             store.save(run, ok(1, seconds=1.0, facts=Facts.from_json({"pair": pair})), trial=f"linear 1/4, pair {number}, {side}")
-    with store._writing() as session:
-        session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
-        if not ends:
-            leases.beat(session, run)
     if ends:
         verdict(store, run, "equivalent")
+        return run
+    with store._writing() as session:
+        session.execute(update(RunRow).where(RunRow.id == run).values(state="running"))
+        leases.beat(session, run)
     return run
 
 
@@ -147,14 +146,11 @@ def test_a_comparison_keeps_its_verdicts_and_the_names_of_its_trials(store: Stor
     mine = comparison(store, 7)
     merge(store, other)
     merged = store.runs()[0]
-    assert merged.plan == "compare/nightly"
-    assert store.verdicts(merged.id) == other.verdicts(run)
+    assert (merged.plan, store.verdicts(merged.id)) == ("compare/nightly", other.verdicts(run))
     assert len(store.verdicts(mine)) == 1, "that of the store's own comparison stays"
-    names = {}
-    for each in (store, other):
-        with each._reading() as session:
-            names[each] = list(session.scalars(select(OutcomeRow.trial).where(OutcomeRow.trial != "").order_by(OutcomeRow.id)))
-    assert names[store] == names[other] * 2
+    with store._reading() as mine_read, other._reading() as their_read:
+        named = select(OutcomeRow.trial).where(OutcomeRow.trial != "").order_by(OutcomeRow.id)
+        assert [*mine_read.scalars(named)] == [*their_read.scalars(named)] * 2
     assert {o.facts.pair.run for o in store.outcomes(merged.id)} == {merged.id}, "or pairs of two comparisons would mix"
     assert [night.run.id for night in nights(store, "nightly", ENVIRONMENT.machine_class)] == [merged.id, mine], "by their days"
     assert [len(ratios) for ratios in unchanged(o for r in (mine, merged.id) for o in store.outcomes(r)).values()] == [4, 4]

@@ -90,12 +90,9 @@ def test_outcomes_come_back_as_they_were_saved_are_merged_and_pruned(server_stor
     store.save(run, ok(3))
     store.save(run, ok(1, result_key="again"))
     outcomes = store.outcomes(run)
-    assert [o.case.parameters["number"] for o in outcomes] == [1, 2, 3, 1]
-    assert outcomes[0].samples == ok(1).samples
-    assert store.artifacts.read(outcomes[0].artifacts["tokens.bin"]) == b"abc"
-    assert store.find("skip3") == ok(3)
-    assert store.reuse(begin(store), "skip3") == ok(3)
-    assert store.seconds(case(1).key, "ci-cpu") == 0.0
+    assert ([o.case.parameters["number"] for o in outcomes], outcomes[0].samples) == ([1, 2, 3, 1], ok(1).samples)
+    assert (store.artifacts.read(outcomes[0].artifacts["tokens.bin"]), store.find("skip3")) == (b"abc", ok(3))
+    assert (store.reuse(begin(store), "skip3"), store.seconds(case(1).key, "ci-cpu")) == (ok(3), 0.0)
     store.save_verdicts(run, [Verdict(case(1).key, "x", "latency", "equivalent")])
     assert len(store.verdicts(run)) == 1
     with Store.open(tmp_path / "node.sqlite") as node:

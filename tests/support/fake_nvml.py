@@ -16,11 +16,10 @@ CLOCKS = [1980, 1965, 1410, 345]
 
 @dataclass
 class Card:
-    """One device and what it shall say. ``failing`` maps the name of a function to the error that it raises.
+    """One device and what it shall say.
 
-    ``watts``, ``ecc``, ``compute`` and ``mig`` are its settings, here with their defaults; ``cpus`` are those of its node. ``enforced`` is
-    the power limit that a node or its BMC enforces, by default ``watts``.
-
+    ``failing``: the error that a function of this name raises. ``watts``, ``ecc``, ``compute`` and ``mig`` are its settings, with their
+    defaults; ``cpus`` are those of its node, ``enforced`` is the power limit that a node or its BMC enforces, by default ``watts``.
     ``steady``: its energy counter follows its power and the clock; else the counter advances by 0.5 J a reading."""
 
     uuid: str

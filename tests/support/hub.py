@@ -59,13 +59,7 @@ class _Answers(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Be quiet."""
 
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
     def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, body: bool) -> None:
         self.hub.asked.append(f"{self.command} {self.path}")
         path = self.path.partition("?")[0]
         if match := re.fullmatch(r"/api/models/(.+?/.+?)(?:/revision/(.+))?", path):
@@ -77,7 +71,9 @@ class _Answers(BaseHTTPRequestHandler):
             return self._send(404, b"", {"X-Error-Code": "EntryNotFound" if match and match[1] in self.hub.files else "RepoNotFound"})
         if match[1] in self.hub.gated and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             return self._send(401, b"", {"X-Error-Code": "GatedRepo"})
-        return self._file(self.hub.files[match[1]][match[2]], body)
+        return self._file(self.hub.files[match[1]][match[2]])
+
+    do_HEAD = do_GET
 
     def _told(self, repository: str) -> None:
         if repository not in self.hub.files:
@@ -88,10 +84,10 @@ class _Answers(BaseHTTPRequestHandler):
         facts = {"id": repository, "sha": REVISION, "private": False, "tags": [], "downloads": 0, "likes": 0, "siblings": siblings}
         return self._send(200, json.dumps(facts).encode(), {"Content-Type": "application/json"})
 
-    def _file(self, data: bytes, body: bool) -> None:
+    def _file(self, data: bytes) -> None:
         digest = hashlib.sha256(data).hexdigest()
         headers = {"ETag": f'"{digest}"', "X-Repo-Commit": REVISION, "X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{digest}"'}
-        return self._send(200, data if body else b"", {**headers, "Content-Length": str(len(data))})
+        return self._send(200, data if self.command == "GET" else b"", {**headers, "Content-Length": str(len(data))})
 
     def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

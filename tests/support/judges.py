@@ -43,14 +43,13 @@ def detector_folder(made: Path, *, masks: bool) -> Path:
         config = transformers.Mask2FormerConfig(
             backbone_config=backbone, feature_size=32, mask_feature_size=32, hidden_dim=32, encoder_feedforward_dim=16, encoder_layers=1,
             decoder_layers=2, num_attention_heads=2, dim_feedforward=16, num_queries=6, id2label=CLASSES)
-        transformers.Mask2FormerForUniversalSegmentation(config).save_pretrained(str(made))
-        transformers.Mask2FormerImageProcessor(**size, ignore_index=255).save_pretrained(str(made))
-        return made
-    config = transformers.YolosConfig(
-        hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=WIDTH, image_size=[64, 64], patch_size=16,
-        num_detection_tokens=5, id2label=CLASSES)
-    transformers.YolosForObjectDetection(config).save_pretrained(str(made))
-    transformers.YolosImageProcessor(**size).save_pretrained(str(made))
+        parts = transformers.Mask2FormerForUniversalSegmentation(config), transformers.Mask2FormerImageProcessor(**size, ignore_index=255)
+    else:
+        config = transformers.YolosConfig(hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=WIDTH,
+                                          image_size=[64, 64], patch_size=16, num_detection_tokens=5, id2label=CLASSES)
+        parts = transformers.YolosForObjectDetection(config), transformers.YolosImageProcessor(**size)
+    for part in parts:
+        part.save_pretrained(str(made))
     return made
 
 
@@ -66,15 +65,13 @@ def answerer_folder(made: Path, *, writes: bool) -> Path:
         text = {**sizes, **ends, "vocab_size": len(WORDS), "encoder_hidden_size": WIDTH, "max_position_embeddings": 40}
         config = transformers.BlipConfig(text_config=text, vision_config={**sizes, "image_size": SIDE, "patch_size": 8},
                                          projection_dim=WIDTH)
-        transformers.BlipForQuestionAnswering(config).save_pretrained(str(made))
         images = transformers.BlipImageProcessor(size={"height": SIDE, "width": SIDE})
-        transformers.BlipProcessor(images, tokenizer).save_pretrained(str(made))
+        parts = transformers.BlipForQuestionAnswering(config), transformers.BlipProcessor(images, tokenizer), images, tokenizer
     else:
         config = transformers.ViltConfig(**sizes, vocab_size=len(WORDS), image_size=SIDE, patch_size=8, max_position_embeddings=40,
                                          id2label={0: "yes", 1: "no", 2: "red"})
-        transformers.ViltForQuestionAnswering(config).save_pretrained(str(made))
         images = transformers.ViltImageProcessor(size={"shortest_edge": SIDE})
-        transformers.ViltProcessor(images, tokenizer).save_pretrained(str(made))
-    images.save_pretrained(str(made))
-    tokenizer.save_pretrained(str(made))
+        parts = transformers.ViltForQuestionAnswering(config), transformers.ViltProcessor(images, tokenizer), images, tokenizer
+    for part in parts:
+        part.save_pretrained(str(made))
     return made

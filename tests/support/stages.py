@@ -67,6 +67,12 @@ def data(result: Result) -> Any:
     return json.loads(good(result))
 
 
+def whole(store: Path) -> bool:
+    with closing(sqlite3.connect(store)) as connection:
+        sound = connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return sound and not connection.execute("PRAGMA foreign_key_check").fetchall()
+
+
 @dataclass(frozen=True)
 class Stage:
     """A folder with a plug-in, a plan over its model, and a place for results."""
@@ -103,9 +109,7 @@ class Stage:
             return [run.state for run in reversed(store.runs())]
 
     def whole(self) -> bool:
-        with closing(sqlite3.connect(self.store)) as connection:
-            sound = connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            return sound and not connection.execute("PRAGMA foreign_key_check").fetchall()
+        return whole(self.store)
 
     def copy(self, folder: Path) -> Stage:
         """The same things elsewhere, to be changed."""

@@ -16,9 +16,8 @@ from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always, unheard
 
-CELLS = [
-    {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},
-    {"model": "llamagen-l", "methods": ["window", "streaming"], "budgets": ["1/2", "1/4"]}]
+CELLS = [{"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},
+         {"model": "llamagen-l", "methods": ["window", "streaming"], "budgets": ["1/2", "1/4"]}]
 
 
 def tiny_plan(**more: object) -> plans.Plan:

@@ -67,7 +67,7 @@ def recorded(cases: list[Prepared]) -> tuple[Bench, Recorder]:
     return bench, recorder
 
 
-def test_a_case_has_all_its_figures_which_are_consistent_and_facts_say_what_they_rest_on(results: Results) -> None:
+def test_a_case_has_all_its_figures_and_artifacts_which_are_consistent_and_facts_say_what_they_rest_on(results: Results) -> None:
     """Speeds follow from one another; the full cache is exactly like itself, up to rounding in other batches, and others differ."""
     whole = SPEED | BYTES | LIKENESS | {"kl"}
     names = {"full": whole, "full (other seeds)": LIKENESS, "full (other batch)": LIKENESS | {"kl"}}  # KL needs the same seeds
@@ -92,6 +92,18 @@ def test_a_case_has_all_its_figures_which_are_consistent_and_facts_say_what_they
     assert results["full"][0].facts.true_ratio is None
     timed = (results[label][0] for label in ("full", "streaming 1/2"))
     assert {each.facts.other_load is not None for each in timed} == {STAT.exists()}, "the load of the machine is stated"
+    for label, (outcome, files) in results.items():
+        tokens = load(files["tokens.safetensors"])["tokens"]
+        assert tokens.shape == (SAMPLES, TOKENS)
+        assert hashlib.sha256(tokens.numpy().tobytes()).hexdigest() == outcome.output_hash
+        assert ("grid.png" in files) == (outcome.case.role == "candidate"), label
+    outcome, files = results["streaming 1/2"]
+    tiles = SAMPLES + min(judge.FIXED, SAMPLES)  # the worst, of which there are fewer than asked for, then the first
+    assert Image.open(io.BytesIO(files["grid.png"])).size == (16 * tiles, 16 * 2)
+    subset = seeds.subset("s64", 10).first(SAMPLES)
+    by_psnr = sorted(range(SAMPLES), key=lambda i: outcome.samples["psnr"][i])
+    assert outcome.facts.grid_seeds == [subset.seeds[i] for i in [*by_psnr, *range(SAMPLES)]]
+    assert outcome.facts.grid_classes == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
 
 
 def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation(folder: Path) -> None:
@@ -125,21 +137,6 @@ def test_bytes_are_those_of_the_formula(label: str, logical: int, workspace: int
     samples = results[label][0].samples
     assert [samples[f"kv_{name}"] for name in ("logical", "workspace", "allocated")] == [[logical], [workspace], [logical + workspace]]
     assert samples["peak_memory"][0] > samples["kv_allocated"][0] + samples["kv_state"][0]
-
-
-def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> None:
-    for label, (outcome, files) in results.items():
-        tokens = load(files["tokens.safetensors"])["tokens"]
-        assert tokens.shape == (SAMPLES, TOKENS)
-        assert hashlib.sha256(tokens.numpy().tobytes()).hexdigest() == outcome.output_hash
-        assert ("grid.png" in files) == (outcome.case.role == "candidate"), label
-    outcome, files = results["streaming 1/2"]
-    tiles = SAMPLES + min(judge.FIXED, SAMPLES)  # the worst, of which there are fewer than asked for, then the first
-    assert Image.open(io.BytesIO(files["grid.png"])).size == (16 * tiles, 16 * 2)
-    subset = seeds.subset("s64", 10).first(SAMPLES)
-    by_psnr = sorted(range(SAMPLES), key=lambda i: outcome.samples["psnr"][i])
-    assert outcome.facts.grid_seeds == [subset.seeds[i] for i in [*by_psnr, *range(SAMPLES)]]
-    assert outcome.facts.grid_classes == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
 
 
 def test_the_reference_is_generated_once_and_that_of_the_batch_size_at_another_batch(folder: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -78,12 +79,9 @@ def test_a_slower_machine_is_no_slower_method_for_report_and_gate(folder: Path) 
 
 
 def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Exhausted(Memory):
-        def zeros(self, *arguments: Any, **more: Any) -> torch.Tensor:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
     candidate = cases(folder)["streaming 1/2"]
-    monkeypatch.setattr(measure, "Memory", Exhausted)
+    exhausted = type("Exhausted", (Memory,), {"zeros": Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))})
+    monkeypatch.setattr(measure, "Memory", exhausted)
     outcome, _ = run_case(candidate, Bench.load(candidate))
     assert (outcome.ok, outcome.facts.full_beside) == (True, None)
 
@@ -157,8 +155,7 @@ def test_rates_are_measured_where_something_is_run_and_a_device_without_has_none
     assert asked == [["bfloat16"]]
     monkeypatch.setattr(rates.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout=""))
     rated, todo = session._rated(here, decide(expand(PLAN), None, here), lambda dtypes: rates.rates("meta", 1, dtypes))
-    assert rated.facts["rates"] == {}
-    assert {planned.rates for planned in todo} == {None}
+    assert (rated.facts["rates"], {planned.rates for planned in todo}) == ({}, {None})
 
 
 @pytest.mark.parametrize("method", [Full(), Linear(B=64)], ids=lambda m: m.name)
@@ -176,5 +173,4 @@ def test_the_slope_is_the_time_of_an_entry(method: Full | Linear) -> None:
     slope = limit.slope(generations, layout, method)
     assert (slope.slope, slope.intercept, slope.r2) == pytest.approx((3e-5, 2e-3, 1.0))
     entry_bytes = 2 * 4 * 5 * 32 * 4 * 6  # K and V, rows, heads, width of a head, fp32, layers
-    assert slope.bytes_per_s == pytest.approx(entry_bytes / 3e-5)
-    assert slope.lines == 15
+    assert (slope.bytes_per_s, slope.lines) == (pytest.approx(entry_bytes / 3e-5), 15)

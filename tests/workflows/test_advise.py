@@ -86,24 +86,21 @@ def store(tmp_path: Path) -> Planted:
 def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(store: Planted) -> None:
     store.add([1, 64], TRUTH)
     alone, many = store.ask(batch=1), store.ask(batch=64)
-    assert (alone["recommended"], many["recommended"]) == ("full", "LineAR at 1/4")
+    assert (alone["recommended"], many["recommended"], len(many["not_recommended"])) == ("full", "LineAR at 1/4", 1)
     assert [line["name"] for line in many["ranked"]] == ["LineAR at 1/4", "LineAR at 1/2"]
-    assert len(many["not_recommended"]) == 1
     first = many["ranked"][0]
     assert first["low"] < first["gain"] <= first["allowed"]
     assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "color_consistency", 1.0)
     assert (many["measure"], many["commands"]) == (False, [])
     text = call("advise", "--model", "llamagen-xl", "--card", "h100", "--batch", 64, "--store", store.path).stdout
-    assert text.startswith("Use LineAR at 1/4. 1.70×")
-    assert "\n  1. LineAR at 1/4: 1.70×" in text
+    assert re.match(r"(?s)Use LineAR at 1/4\. 1\.70×.*\n  1\. LineAR at 1/4: 1\.70×", text)
 
 
 def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted) -> None:
     store.add([16], TRUTH)
     advice = store.ask(batch=64)
-    assert advice["recommended"] == "LineAR at 1/4"
     first = advice["ranked"][0]
-    assert first["basis"] == "predicted"
+    assert (advice["recommended"], first["basis"]) == ("LineAR at 1/4", "predicted")
     assert 0.9 < first["gain"] / first["allowed"] < 1, "the efficiency measured at batch 16"
     assert advice["commands"] == ["cachemark roofline llamagen-xl --card h100 --batch 64",
                                  f"cachemark run --store {store.path} linear-table2 --device cuda"]
@@ -119,8 +116,7 @@ UNSEEN = "random:0/random:0"  # its images are not judged
 def test_what_shows_no_gain(batch: int, truth: Truth, more: dict[str, Any], recommended: str, basis: set[str], store: Planted) -> None:
     store.add([batch], truth, **more)
     advice = store.ask()
-    assert advice["recommended"] == recommended
-    assert {line["basis"] for line in advice["ranked"]} == basis
+    assert (advice["recommended"], {line["basis"] for line in advice["ranked"]}) == (recommended, basis)
     assert "exceeds the" in str(advice["not_recommended"]) or recommended == "full"
 
 
@@ -155,7 +151,6 @@ def test_without_results_it_explains_that_no_cache_can_help(model: str, batch: i
 
 def test_a_case_without_a_speedup_was_measured_all_the_same(store: Planted) -> None:
     store.add([64], {"1/4": TRUTH["1/4"]}, kernel="flash")
-    advice = store.ask()
-    (line,) = advice["ranked"]
+    (line,) = store.ask()["ranked"]
     assert (line["basis"], line["low"]) == ("bound", None)
     assert line["no_speedup"].startswith("Attention kernels differ")

@@ -140,9 +140,8 @@ def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monk
     assert "largest batch" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("status", "device", "cap", "fresh"), [
-    (Status.OOM, "cpu", 1 << 30, True), (Status.ERROR, "cuda", 0, True), (Status.OOM, "cpu", 0, False),
-    (Status.UNSUPPORTED, "cuda", 0, False)])
+@pytest.mark.parametrize(("status", "device", "cap", "fresh"), [(Status.OOM, "cpu", 1 << 30, True), (Status.ERROR, "cuda", 0, True),
+                                                                (Status.OOM, "cpu", 0, False), (Status.UNSUPPORTED, "cuda", 0, False)])
 def test_an_unfit_process_takes_no_more_cases(status: Status, device: str, cap: int, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made, asked = list[object](), list[bool]()
 
@@ -160,12 +159,8 @@ def test_an_unfit_process_takes_no_more_cases(status: Status, device: str, cap: 
                 yield {"start": "key"}
                 yield {"measurement": failed(status, "gone")}
 
-    def admit(planned: Prepared, running: bool = False, /) -> str:
-        asked.append(running)
-        return ""
-
     monkeypatch.setattr(isolate, "_Child", Child)
     two = [Prepared(replace(CASE, batch=n, device_class=device), Request(device)) for n in (1, 2)]
-    finished = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None, admit=admit))
+    finished = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None, admit=lambda _, on=False: asked.append(on) or ""))
     assert [f.outcome.status for f in finished] == [status] * 2
     assert (len(made), asked) == ((2, [False, False]) if fresh else (1, [False, True])), "whether it goes on in the same process"
