@@ -39,8 +39,7 @@ class Machine:
             yield Finished(self.changed(outcome, options), {})
 
     def identify(self, options: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
-        code = {"commit": Path(options.code).name, "dirty": False, "hash": options.code or "here", "version": "0"}
-        return HERE, code
+        return HERE, {"commit": Path(options.code).name, "dirty": False, "hash": options.code or "here", "version": "0"}
 
 
 def number(options: TrialRequest) -> int:

@@ -23,7 +23,6 @@ from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.store.db import Store
 from cachemark.workflows.pending import ABSENT
-from support import stages
 from support.fork_server import COMMAND_LINE
 from support.stages import Stage, call, data
 
@@ -32,8 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_child")
 
 def refused(result: Result, slug: str, *words: str, code: int = 2) -> None:
     """Assert one of our errors: two lines, nothing on standard output, no traceback."""
-    assert result.exit_code == code, result.output
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
     problem, where = result.stderr.splitlines()
     assert problem.startswith("cachemark: ")
     assert where == f"  [{slug}; see docs/errors.md#{slug}]"
@@ -41,46 +39,41 @@ def refused(result: Result, slug: str, *words: str, code: int = 2) -> None:
         assert text in problem
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return stages.stage(tmp_path / "stage")
-
-
 def untouched(stage: Stage) -> bool:
     return not [file for file in stage.folder.iterdir() if file.name.startswith(stage.store.name)]
 
 
-def test_a_missing_method_and_a_plan_without_quality(stage: Stage) -> None:
-    refused(stage.run("--method", "clam"), "unknown-name", "cachemark: --method clam: Unknown method 'clam'", "Did you mean 'calm'?")
-    refused(stage.call("share", "1/2"), "unsupported", "No case of plan dots has a quality pass", "A table [quality]")
-    assert untouched(stage)
+def test_a_missing_method_and_a_plan_without_quality(unrun: Stage) -> None:
+    refused(unrun.run("--method", "clam"), "unknown-name", "cachemark: --method clam: Unknown method 'clam'", "Did you mean 'calm'?")
+    refused(unrun.call("share", "1/2"), "unsupported", "No case of plan dots has a quality pass", "A table [quality]")
+    assert untouched(unrun)
 
 
 @pytest.mark.parametrize("key", ["weights", "decoder_weights"])
-def test_a_wrong_checkpoint_is_refused_before_the_database_is_made(key: str, stage: Stage) -> None:
-    file = stage.folder / "wrong.safetensors"
+def test_a_wrong_checkpoint_is_refused_before_the_database_is_made(key: str, unrun: Stage) -> None:
+    file = unrun.folder / "wrong.safetensors"
     save_file(LlamaGen(replace(TINY, layers=TINY.layers - 1)).state_dict(), file)
-    stage.plan.write_text(f'name = "tiny"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n{key} = "{file}"\n')
-    refused(stage.run(), "bad-checkpoint", f"{stage.plan}:", str(file))
-    assert untouched(stage)
+    unrun.plan.write_text(f'name = "tiny"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n{key} = "{file}"\n')
+    refused(unrun.run(), "bad-checkpoint", f"{unrun.plan}:", str(file))
+    assert untouched(unrun)
 
 
 @pytest.mark.parametrize("command", [["report"], ["show"], ["check"], ["baseline", "save"]], ids=" ".join)
-def test_a_missing_store_or_run(command: list[str], measured: Stage, stage: Stage) -> None:
-    refused(call(*command, "--store", stage.store), "bad-store", "There is no store")
-    assert untouched(stage)
+def test_a_missing_store_or_run(command: list[str], measured: Stage, unrun: Stage) -> None:
+    refused(call(*command, "--store", unrun.store), "bad-store", "There is no store")
+    assert untouched(unrun)
     refused(call(*command, "--store", measured.store, "--run", 99), "bad-store", "There is no run 99", "The newest is 1.")
-    Store.open(stage.store).close()
-    refused(call(*command, "--store", stage.store), "nothing-measured", "holds no run", code=4)
+    Store.open(unrun.store).close()
+    refused(call(*command, "--store", unrun.store), "nothing-measured", "holds no run", code=4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
-    refused(stage.run("--device", "cuda"), "infrastructure", "no CUDA device (torch ", "Use --device cpu", code=5)
+def test_a_missing_gpu_is_the_machines_fault(unrun: Stage) -> None:
+    refused(unrun.run("--device", "cuda"), "infrastructure", "no CUDA device (torch ", "Use --device cpu", code=5)
     refused(call("price", "linear-table4", "--device", "cuda"), "infrastructure", "no CUDA device (torch ", "--card h100", code=5)
-    explained = data(stage.call("explain", "--device", "cuda", "--json"))
+    explained = data(unrun.call("explain", "--device", "cuda", "--json"))
     assert {(row["action"], row["reason"]) for row in explained} == {("run", ABSENT)}, "what would run needs no device"
-    assert untouched(stage)
+    assert untouched(unrun)
 
 
 WRONG = tomllib.loads(Path(__file__).with_name("wrong_calls.toml").read_text(encoding="utf-8"))

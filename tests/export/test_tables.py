@@ -116,8 +116,7 @@ def test_bold_is_what_may_be_the_best() -> None:
     results = [sample.full(), *(sample.measured(outcome, **good) for outcome in (worse, *others))]
     exported = table([*results, sample.other_seeds()])
     assert column(exported, "speedup")["LineAR 1/4"].text > column(exported, "speedup")["window 1/4"].text
-    assert "LineAR 1/4" not in bold(exported, "speedup")
-    assert "window 1/4" in bold(exported, "speedup")
+    assert {"LineAR 1/4", "window 1/4"} & bold(exported, "speedup") == {"window 1/4"}
     assert "LineAR 1/4" in bold(table(results), "speedup")  # not distinguishable without the different-seed reference
     assert not [entry for line in exported.blocks[0] for entry in line.entries if entry.best]
 
@@ -250,8 +249,6 @@ def test_commands_are_whole_whatever_their_length_and_texts_fit() -> None:
     assert "method.py --device cuda --store n.sqlite\n" in comment(VIEW, judgement)
     piles = "\N{PILE OF POO}" * 500
     long = sample.compared(*(Verdict(str(n), piles, piles, "regressed", piles) for n in range(200)))
-    result = comment(VIEW, long)
-    assert len(result.encode()) <= COMMENT_CHARACTERS
-    assert "does not fit here" in result
+    assert len(comment(VIEW, long).encode()) <= COMMENT_CHARACTERS
     assert len(summary(VIEW, long).encode()) <= SUMMARY_BYTES
-    assert "does not fit here" not in comment(VIEW, sample.comparison())
+    assert ["does not fit here" in comment(VIEW, each) for each in (long, sample.comparison())] == [True, False]

@@ -91,9 +91,8 @@ def test_a_place_that_cannot_be_written(store: Store, root: Path) -> None:
     root.write_text("in the way")
     for save, remedy in ((lambda: baselines.save(store, measured(store), root), "Name another folder for baselines."),
                          (lambda: incidents.save(root / "register.json", []), "Name another file with --incidents.")):
-        with pytest.raises(BadBaseline, match="cannot be written") as caught:
+        with pytest.raises(BadBaseline, match=f"cannot be written.*{remedy}"):
             save()
-        assert caught.value.remedy == remedy
 
 
 def test_promotion_says_what_it_replaces_and_an_upgrade_begins_a_new_series(store: Store, accepted: Path) -> None:
@@ -107,8 +106,8 @@ def test_promotion_says_what_it_replaces_and_an_upgrade_begins_a_new_series(stor
     loaded_baseline = baselines.load(baselines.promote(store, run, accepted, reason="new torch", upgraded=True))
     assert (loaded_baseline.meta["series"], loaded_baseline.meta["replaces"].get("series", 1)) == (2, 1)
     assert [item.series for item in baselines.list_(accepted)] == [2]
-    again = baselines.load(baselines.promote(store, measured(store, environment=NEWER), accepted, reason="and faster"))
-    assert again.meta["series"] == 2
+    again = baselines.promote(store, measured(store, environment=NEWER), accepted, reason="and faster")
+    assert baselines.load(again).meta["series"] == 2
     with pytest.raises(BadBaseline, match="nothing was upgraded"):  # a rebase would hide a regression
         baselines.promote(store, run, accepted, reason="it is slower now", upgraded=True)
 
@@ -143,25 +142,22 @@ WEIGHTS = "a" * 64 + "/" + "b" * 64
 METRIC = "fid_adm_50k"
 TABLE: dict[str, Any] = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
 ANCHOR = Anchor(**TABLE)
-SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear", steps=256)
 
 
 def outcome(fid: float = 1.80, **fields: Any) -> Outcome:
-    of = case("full", **{"model": "mar-l", "weights": WEIGHTS, "sampling": SAMPLING, **fields})
-    return ok(of, **{METRIC: [fid]})
+    sampling = Sampling(cfg_scale=3.0, cfg_schedule="linear", steps=256)
+    return ok(case("full", **{"model": "mar-l", "weights": WEIGHTS, "sampling": sampling, **fields}), **{METRIC: [fid]})
 
 
 def test_a_value_is_reached_within_the_tolerance_by_the_published_case() -> None:
     for fid, state in ((1.78, PASSED), (1.8299, PASSED), (1.7301, PASSED), (1.8301, FAILED), (1.7299, FAILED)):
         reached_state, reason = judge(ANCHOR, outcome(fid))
-        assert reached_state == state
-        assert ("below it" in reason, "above it" in reason) == (fid == 1.7299, fid == 1.8301)
+        assert (reached_state, "below it" in reason, "above it" in reason) == (state, fid == 1.7299, fid == 1.8301)
     for fields, words in (
         ({"role": "other_seeds"}, "for the full cache"), ({"codec": "int8", "role": "candidate"}, "in its native codec; this is full int8"),
         ({"weights": "random:0/" + "b" * 64}, "weights are random"), ({"weights": "a" * 64 + "/random:0"}, "weights are random")):
         state, reason = judge(ANCHOR, outcome(**fields))
-        assert state == NOT_MEASURED
-        assert words in reason
+        assert (state, words in reason) == (NOT_MEASURED, True)
     assert AnchorTable.model_validate({**TABLE, "expected": 2}).expected == 2.0
     for key, value in (("tolerance", 0), ("expected", float("inf")), ("expected", True), ("expected", 10**400), ("source", "")):
         with pytest.raises(ValidationError, match=key):

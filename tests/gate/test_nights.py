@@ -19,7 +19,6 @@ from cachemark.workflows.run import PlanRunner
 from cachemark.workflows.session import Machine
 from support import stub
 
-NEWER = replace(ENVIRONMENT, fingerprint="new torch")
 AA_CONFIG = f"{AA}tiny linear"
 
 
@@ -80,7 +79,8 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself_by_the_rate_of_a_night() 
 
 
 def test_the_history_of_a_config_has_its_environments_and_nights_without_a_level_are_reported_only() -> None:
-    nights = [*(made(number, change) for number, change in enumerate((1.0, 1.1, None))), made(3, 0.9, environment=NEWER)]
+    newer = made(3, 0.9, environment=replace(ENVIRONMENT, fingerprint="new torch"))
+    nights = [*(made(number, change) for number, change in enumerate((1.0, 1.1, None))), newer]
     values, environments = ledger.series(nights, "tiny linear")
     assert values == pytest.approx([0.0, math.log(1.1), math.nan, math.log(0.9)], nan_ok=True)
     assert environments == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]

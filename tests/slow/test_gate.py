@@ -60,8 +60,8 @@ class Nights:
 
 
 def test_the_exit_code_of_each_night_is_its_verdict(tmp_path: Path) -> None:
-    repository = Repository(tmp_path / "repository", weights=True)
-    nights = Nights(tmp_path / "runner", stage(tmp_path / "stage", '"streaming", "calm"', examples.MODEL), repository)
+    repository = Repository(tmp_path / "repository")
+    nights = Nights(tmp_path / "runner", stage(tmp_path / "stage", '"streaming", "calm"'), repository)
     code, messages, out = nights.night()
     assert (code, "Proposed: " in messages) == (0, True)
     assert list((out / "proposed").glob("*/dots.json"))

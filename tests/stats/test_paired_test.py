@@ -128,7 +128,7 @@ def test_confirming_pairs_grow_with_the_family_and_adjusted_is_benjamini_hochber
 
 def test_screening_decides_at_the_first_look_that_can_and_a_suspect_needs_a_small_p_and_three_quarters_of_the_effect() -> None:
     wide = noise(1, 24, 0.2)[0]
-    screened = screen(np.stack([noise(1, 24, 0.001)[0], noise(1, 24, 0.001, 0.05)[0], noise(1, 24, 0.001, -0.05)[0], wide]), RULE)
+    screened = screen(np.stack([*(noise(1, 24, 0.001, centre)[0] for centre in (0.0, 0.05, -0.05)), wide]), RULE)
     assert (screened.side.tolist(), screened.equal.tolist()) == ([0, 1, -1, 0], [True, False, False, False])
     assert screened.pairs.tolist() == [6, 6, 6, 24]
     up = np.linspace(0.9, 1.1, 6) * RULE.limit
@@ -150,13 +150,12 @@ def test_the_four_verdicts() -> None:
     assert {name: j.verdict for name, j in comparison.items()} == {
         "slow": "regressed", "fast": "improved", "same": "equivalent", "noisy": "inconclusive"}
     assert comparison["slow"].adjusted == 200 * 2 * 2.0 ** -RULE.looks[0]
-    assert (comparison["slow"].pairs, comparison["same"].pairs, comparison["noisy"].pairs) == (6 + RULE.looks[0], 6, 24)
+    assert [comparison[name].pairs for name in ("slow", "same", "noisy")] == [6 + RULE.looks[0], 6, 24]
     assert comparison["noisy"].reason.startswith("not resolved at 2 %: ")
     assert comparison["same"].reason.startswith("within 2 %: ")
     slow = comparison["slow"].effect
     assert slow.low < math.expm1(0.06) < slow.high
-    assert comparison["slow"].reason == str(slow)
-    assert f"{RULE.looks[0]} pairs" in str(slow)
+    assert (comparison["slow"].reason, f"{RULE.looks[0]} pairs" in str(slow)) == (str(slow), True)
     rule = dataclasses.replace(RULE, delta=0.05)
     small = judge({"a": config(0.045, sd=0.001, rule=rule)}, rule)["a"]
     assert (small.adjusted < 0.05, small.verdict) == (True, "equivalent"), "below the minimum effect, however sure"
@@ -186,9 +185,8 @@ def test_pairs_stop_at_the_look_that_decides_and_needed_leads_to_the_verdict() -
     for fresh, missing in ((clear.fresh, (8, 1, 0, 0)), (tuple(unclear), (8, 1, 6, 1))):
         taken = [needed(PairRatios(clear.screening, fresh[:count]), rule) for count in (0, 7, 8, 13)]
         assert taken == [("confirm", n) if n else ("done", 0) for n in missing]
-    assert judge({"a": PairRatios(clear.screening, clear.fresh[:8])}, rule)["a"].verdict == "regressed"
-    assert judge({"a": PairRatios(clear.screening, unclear[:13])}, rule)["a"].verdict == "inconclusive"
-    assert judge({"a": PairRatios(clear.screening, unclear[:14])}, rule)["a"].verdict == "regressed"
+    for fresh, verdict in ((clear.fresh[:8], "regressed"), (unclear[:13], "inconclusive"), (unclear[:14], "regressed")):
+        assert judge({"a": PairRatios(clear.screening, fresh)}, rule)["a"].verdict == verdict
     for centre, sd, stages in ((0.06, 0.003, ["screen", "confirm"]), (0.0, 0.003, ["screen"]), (0.0, 0.2, ["screen"] * 5)):
         whole, have, asked = config(centre, sd), PairRatios(()), []
         while (ask := needed(have, RULE))[0] != "done":

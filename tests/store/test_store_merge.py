@@ -56,8 +56,7 @@ def test_old_runs_and_files_that_only_they_name_are_deleted_by_the_command_with_
     assert (planned.runs, planned.outcomes, planned.files, planned.kept) == (2, 4, 4, 3)
     assert remaining(store, 2) == [3, 4, 5]
     assert not store.artifacts.path(files[0]["own.bin"]).exists()
-    assert store.artifacts.read(files[1]["own.bin"]) == b"3 1"
-    assert store.artifacts.read(files[1]["shared.bin"]) == b"the same every night"
+    assert [store.artifacts.read(files[1][name]) for name in ("own.bin", "shared.bin")] == [b"3 1", b"the same every night"]
     assert store.find("1 1") is None
     assert remaining(store, 0) == []
     assert not store.artifacts.path(files[1]["shared.bin"]).exists()

@@ -33,7 +33,6 @@ class Card:
     reasons: int = 0
     pids: set[int] = field(default_factory=set)
     locked: int = 0
-    forbidden: bool = False
     watts: int = 700
     ecc: int = 1
     compute: int = 0
@@ -64,8 +63,6 @@ class FakeNvml:
         return len(self.cards)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
-        if self.cards[index].forbidden:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
         return self._of(self.cards[index], "nvmlDeviceGetHandleByIndex")
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:

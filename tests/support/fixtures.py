@@ -106,3 +106,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> stages.Stage:
 def stage(measured: stages.Stage, tmp_path: Path) -> stages.Stage:
     """A copy of that, to be changed."""
     return measured.copy(tmp_path / "copy")
+
+
+@pytest.fixture
+def unrun(tmp_path: Path) -> stages.Stage:
+    """A stage on which nothing has been run."""
+    return stages.stage(tmp_path / "unrun")

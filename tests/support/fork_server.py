@@ -136,24 +136,18 @@ def serve(connection: socket.socket) -> dict[str, Any]:
         os.close(reads)
 
 
-def become(order: Mapping[str, Any]) -> str:
-    """Take environment, folder and arguments of an order; return the module or the code that it names."""
+def do(order: Mapping[str, Any]) -> None:
+    """What the order says, as if the interpreter had just been started for it."""
+    global _server, enabled
+    atexit.register(gc.unfreeze)  # what is frozen is never let go, and libraries complain of it at the end
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["environment"])
     tempfile.tempdir = None  # which an import may have looked up in the old environment
     os.chdir(order["folder"])
     how, what, *rest = order["do"]
     sys.argv = [how, *rest]
-    return str(what)
-
-
-def do(order: Mapping[str, Any]) -> None:
-    """What the order says, as if the interpreter had just been started for it."""
-    global _server, enabled
-    atexit.register(gc.unfreeze)  # what is frozen is never let go, and libraries complain of it at the end
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    what = become(order)
-    if order["do"][0] == "-m":
+    if how == "-m":
         importlib.import_module(what).main()
         return
     if what == COMMAND_LINE:

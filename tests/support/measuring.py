@@ -15,7 +15,6 @@ from cachemark.trial.measurement import Measurement, outcome_of
 
 from . import examples
 
-METHODS = '"streaming", "h2o"'
 Measured = tuple[Outcome, dict[str, bytes]]
 
 
@@ -31,7 +30,7 @@ def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
     return measured
 
 
-def planned(folder: Path, methods: str = METHODS, device: str = "cpu", **plan: Any) -> list[Prepared]:
+def planned(folder: Path, methods: str = '"streaming", "h2o"', device: str = "cpu", **plan: Any) -> list[Prepared]:
     """The cases of a plan over the small model, whose weights are in the folder."""
     file = folder / "plan.toml"
     file.write_text(examples.plan_text(methods, **{"weights": folder / "dot.safetensors", **plan}))

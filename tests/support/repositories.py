@@ -35,22 +35,17 @@ def git(folder: Path, *words: str, when: str = "2026-01-01T00:00Z") -> str:
 
 
 class Repository:
-    """A copy of the package under git, to be changed commit by commit, with or without the weights of the bundled models."""
+    """A copy of the package under git, to be changed commit by commit."""
 
-    def __init__(self, folder: Path, weights: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        ignored = shutil.ignore_patterns("__pycache__", *(() if weights else ("*.safetensors",)))
-        shutil.copytree(PACKAGE, folder / "suite" / "cachemark", ignore=ignored)
-        self.git("init", "-q")
-        self.first = self.commit("as it is")
+        shutil.copytree(PACKAGE, folder / "suite" / "cachemark", ignore=shutil.ignore_patterns("__pycache__"))
+        git(folder, "init", "-q")
+        self.commit("as it is")
 
-    def git(self, *words: str) -> str:
-        return git(self.folder, *words)
-
-    def commit(self, message: str, file: str = "", text: str = "") -> str:
+    def commit(self, message: str, file: str = "", text: str = "") -> None:
         """Append a text to a file of the package, or change nothing that runs, and commit."""
         with (self.folder / "suite" / "cachemark" / file if file else self.folder / "notes").open("a") as opened:
             opened.write(text or f"{message}\n")
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", message)
-        return self.git("rev-parse", "HEAD")
+        git(self.folder, "add", "-A")
+        git(self.folder, "commit", "-q", "-m", message)

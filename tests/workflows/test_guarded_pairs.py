@@ -35,7 +35,7 @@ from support import fork_server, stub
 from support.examples import short_plan
 from support.fake_nvml import Card, FakeNvml, lose
 from support.repositories import git
-from support.stages import Stage, stage
+from support.stages import Stage
 
 pytestmark = pytest.mark.usefixtures("own_leases")
 
@@ -96,11 +96,6 @@ def script(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Stage:
-    return stage(tmp_path / "stage")
-
-
-@pytest.fixture
 def python(tmp_path: Path) -> str:
     measured = Measurement(Status.OK, {"latency": [1.0] * 3}, "a side", output_hash="cafe", facts=Facts(kernel="sdpa")).to_json()
     introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
@@ -110,13 +105,13 @@ def python(tmp_path: Path) -> str:
     return str(file)
 
 
-def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedComparison:
-    return measure_pairs(at.plan, at.store, environments=(python, python), only=("calm 1/2",), plugins=[at.plugin], samples=0,
+def compare(unrun: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedComparison:
+    return measure_pairs(unrun.plan, unrun.store, environments=(python, python), only=("calm 1/2",), plugins=[unrun.plugin], samples=0,
                          terms=Terms(delta=0.5, aa=False), machine=Watched("cpu", 1, driver=nvml, **machine))
 
 
-def pairs(at: Stage) -> list[tuple[int, int, tuple[str, str]]]:
-    with Store.open(at.store, create=False, read_only=True) as store:
+def pairs(unrun: Stage) -> list[tuple[int, int, tuple[str, str]]]:
+    with Store.open(unrun.store, create=False, read_only=True) as store:
         stored_pairs = [(o.facts.pair, o.facts.device.uuid) for o in store.outcomes(1)]
     sides = {side: {pair.number: (pair.redone, uuid) for pair, uuid in stored_pairs if pair.side == side} for side in ("before", "after")}
     return [(number, redone, (uuid, sides["after"][number][1])) for number, (redone, uuid) in sorted(sides["before"].items())]
@@ -126,55 +121,55 @@ def throttles(card: Card) -> None:
     card.reasons = 0x8
 
 
-def test_a_disturbed_pair_is_measured_again_and_clean_ones_are_judged(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
+def test_a_disturbed_pair_is_measured_again_and_clean_ones_are_judged(unrun: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.events = {3: throttles, 8: lambda card: card.pids.add(1)}
-    comparison = compare(at, python, nvml)
+    comparison = compare(unrun, python, nvml)
     assert (comparison.exit_code, {row.verdict for row in comparison.tally.rows}) == (0, {"equivalent"})
-    again = {number for number, redone, _ in pairs(at) if redone}
+    again = {number for number, redone, _ in pairs(unrun) if redone}
     assert again == {2, 3}, "the third case belongs to the second pair, the eighth to the third, which was the fourth to run"
     assert len(script.ran) == 2 * (6 + 2), "both sides of a pair, each time"
-    assert {device for _, _, devices in pairs(at) for device in devices} == {"GPU-aaaa"}
+    assert {device for _, _, devices in pairs(unrun) for device in devices} == {"GPU-aaaa"}
 
 
-def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
+def test_a_device_that_never_comes_to_rest_is_to_blame(unrun: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.always = throttles
-    comparison = compare(at, python, nvml)
+    comparison = compare(unrun, python, nvml)
     assert (comparison.exit_code, [row.verdict for row in comparison.tally.rows]) == (5, ["not_compared"])
-    assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
+    assert pairs(unrun) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
 
 
-def test_another_device_takes_the_pair_and_both_sides_share_one(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
+def test_another_device_takes_the_pair_and_both_sides_share_one(unrun: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.events = {2: throttles}
-    assert compare(at, python, nvml, gpus=("all",)).exit_code == 0
+    assert compare(unrun, python, nvml, gpus=("all",)).exit_code == 0
     assert script.ran == ["GPU-aaaa"] * 2 + ["GPU-bbbb"] * 12
-    assert all(before == after for _, _, (before, after) in pairs(at))
+    assert all(before == after for _, _, (before, after) in pairs(unrun))
 
 
-def test_a_lost_device_ends_the_comparison(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
+def test_a_lost_device_ends_the_comparison(unrun: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.events = {4: lose}
     with pytest.raises(Infrastructure, match=r"The comparison ends with its device\. The device was lost: GPU-aaaa"):
-        compare(at, python, nvml)
-    assert at.states() == ["failed"]
-    assert [number for number, _, _ in pairs(at)] == [1], "what was measured before is kept"
+        compare(unrun, python, nvml)
+    assert unrun.states() == ["failed"]
+    assert [number for number, _, _ in pairs(unrun)] == [1], "what was measured before is kept"
 
 
-def test_a_device_that_is_held_is_left_alone(at: Stage, python: str, nvml: FakeNvml, script: Script, tmp_path: Path) -> None:
+def test_a_device_that_is_held_is_left_alone(unrun: Stage, python: str, nvml: FakeNvml, script: Script, tmp_path: Path) -> None:
     (repository := tmp_path / "repository").mkdir()
     git(repository, "init", "-q")
-    machine = Watched("cpu", 1, ("GPU-aaaa",), driver=nvml)
+    machine, plugins = Watched("cpu", 1, ("GPU-aaaa",), driver=nvml), [unrun.plugin]
     with lease("GPU-aaaa"):
-        for command in (lambda: compare(at, python, nvml, gpus=("GPU-aaaa",)), lambda: prove.self_test(machine),
-                        lambda: bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=repository, machine=machine, plugins=[at.plugin])):
+        for command in (lambda: compare(unrun, python, nvml, gpus=("GPU-aaaa",)), lambda: prove.self_test(machine),
+                        lambda: bisect.bisect(unrun.plan, "calm 1/2", "a", "b", repository=repository, machine=machine, plugins=plugins)):
             with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
                 command()
-        assert compare(at, python, nvml).exit_code == 0
+        assert compare(unrun, python, nvml).exit_code == 0
     assert set(script.ran) == {"GPU-bbbb"}
 
 
-def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: FakeNvml, cards: list[Card], script: Script) -> None:
+def test_clocks_are_held_while_pairs_are_measured(unrun: Stage, python: str, nvml: FakeNvml, cards: list[Card], script: Script) -> None:
     clocks: list[int] = []
     script.always = lambda card: clocks.append(card.locked)
-    assert compare(at, python, nvml, clock=1410).exit_code == 0
+    assert compare(unrun, python, nvml, clock=1410).exit_code == 0
     assert (set(clocks), cards[0].locked) == ({1410}, 0)
 
 

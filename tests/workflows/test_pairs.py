@@ -219,13 +219,10 @@ def test_blocks_that_differ_in_their_batch_are_configs_of_their_own() -> None:
     assert [p.case.batch for side in (before, after) for p in side.values()] == [4, 8, 4, 8]
 
 
-PLAN = 'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n'
-
-
 def test_each_side_runs_its_own_version_of_the_cases_that_use_it(tmp_path: Path) -> None:
     file = bad_plugins.BadPlugin("pass", "ok").write(tmp_path, "knorm")  # a sound one
     code = file.read_text()
-    (plan := tmp_path / "p.toml").write_text(PLAN)
+    (plan := tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n')
     git(tmp_path, "init")
     git(tmp_path, "add", "knorm.py")
     git(tmp_path, "commit", "-m", "one")

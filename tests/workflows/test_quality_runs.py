@@ -1,14 +1,28 @@
-"""The quality pass from the command line: shares, resumption, anchors, and images for other programs."""
+"""Quality and energy from the command line to every format: shares, resumption, anchors, and a card of the stand-in for NVML."""
 
+import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cachemark.core.facts import Reused
+from cachemark.core.result import Outcome
+from cachemark.core.units import COST, JOULES, TIME, WATTS
+from cachemark.export.documents import markdown
+from cachemark.export.frames import case_frame
+from cachemark.export.tables import tables
+from cachemark.machine import energy, gpu
+from cachemark.machine.monitor import Watch
 from cachemark.metrics.compute import presets
 from cachemark.trial.child import quality
+from cachemark.trial.executors.local import Local, Place
+from cachemark.workflows.results import Run
+from cachemark.workflows.session import Machine
 from support import examples, fork_server, stages
+from support.fake_nvml import Card, FakeNvml
 from support.stages import Stage, good
 
 from .test_resume import edit
@@ -117,3 +131,65 @@ def test_the_report_warns_until_an_anchor_is_reached(measured: Stage) -> None:
         page = measured.folder / f"{state}.html"
         assert f"Anchor of dot: {state}." in measured.run("--report", page).output
         assert ("dot is not anchored" in page.read_text()) == (state == "failed")
+
+
+WATT, PRICE = 250.0, 2.49
+
+
+@contextmanager
+def on_card(card: Card) -> Iterator[None]:
+    """Trials run on the CPU and are watched on this card, whose sensors are never late."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(energy, "SENSOR_PERIOD", 0.0)
+
+        @contextmanager
+        def places(_: Machine) -> Iterator[Local]:
+            with Watch(gpu.gpus(FakeNvml(card))[0]) as watch:
+                yield Local([Place((), watch)])
+
+        patch.setattr(Machine, "places", places)
+        yield
+
+
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """A run without a price, and one with a price that reuses its results."""
+    made = stages.stage(tmp_path_factory.mktemp("energy") / "stage")
+    with on_card(Card("GPU-aaaa", milliwatts=1000 * WATT, steady=True)):
+        for more in ((), ("--price", f"{PRICE}/h")):
+            good(made.run(*more))
+    return made
+
+
+def timed(outcomes: dict[str, Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes.values() if TIME in outcome.samples]
+
+
+def test_a_run_on_a_card_has_energy_costs_and_both_in_every_format(priced: Stage) -> None:
+    outcomes = timed(priced.outcomes())
+    assert len(outcomes) > 1
+    for outcome in outcomes:
+        assert outcome.facts.energy.source == "energy counter"
+        assert len(outcome.samples[JOULES]) == len(outcome.samples[WATTS]) == len(outcome.samples[TIME])
+        assert outcome.median(WATTS) == pytest.approx(WATT, rel=0.05)
+        for joules, seconds in zip(outcome.samples[JOULES], outcome.samples[TIME], strict=True):
+            assert joules * outcome.case.batch == pytest.approx(WATT * seconds, rel=0.25)
+    assert not any(COST in outcome.samples for outcome in priced.outcomes(1).values())
+    for outcome in timed(priced.outcomes(2)):
+        assert outcome.samples[COST] == pytest.approx([1000 * PRICE * s / 3600 / outcome.case.batch for s in outcome.samples[TIME]])
+    run = Run(priced.store)
+    assert {JOULES: "J", WATTS: "W", COST: ""}.items() <= case_frame(priced.store).attrs["units"].items()
+    text, page = markdown(tables(run.view)), run.report(priced.folder / "report.html").path.read_text()
+    for name, title in ((JOULES, "Per image"), (WATTS, "Mean power"), (COST, "Cost of 1,000 images")):
+        assert (title in text, f'data-k="{name}"' in page) == (True, True), name
+
+
+def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:
+    made = stages.stage(tmp_path / "stage")
+    with on_card(Card("GPU-aaaa", milliwatts=math.nan)):
+        good(made.run("--price", "2.49/h", "--report", str(tmp_path / "report.html")))
+    for outcome in timed(made.outcomes()):
+        assert (outcome.ok, {TIME, COST, JOULES, WATTS} & outcome.samples.keys()) == (True, {TIME, COST})
+        assert "a power of nan" in outcome.facts.energy.absent
+    assert "a power of nan" in (tmp_path / "report.html").read_text()
+    assert made.whole()
