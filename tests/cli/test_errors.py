@@ -76,10 +76,7 @@ def test_a_missing_gpu_is_the_machines_fault(unrun: Stage) -> None:
     assert untouched(unrun)
 
 
-WRONG = tomllib.loads(Path(__file__).with_name("wrong_calls.toml").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(("arguments", "words"), WRONG.items())
+@pytest.mark.parametrize(("arguments", "words"), tomllib.loads(Path(__file__).with_name("wrong_calls.toml").read_text("utf-8")).items())
 def test_a_wrong_call_is_refused_and_writes_nothing(arguments: str, words: str) -> None:
     result = call(*shlex.split(arguments))
     assert (result.exit_code, result.stdout) == (2, "")

@@ -76,10 +76,7 @@ def test_a_missing_file_names_the_nearest_and_only_a_reason_replaces_one(store: 
             baselines.load(root / f"{name}.json")
 
 
-ACCEPTED = sorted((Path(__file__).parents[2] / "baselines" / "accepted").glob("*/*.json"))
-
-
-@pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "baselines/accepted").glob("*/*.json")), ids=lambda path: path.stem)
 def test_an_accepted_baseline_passes_against_itself(path: Path) -> None:
     accepted = baselines.load(path)
     comparison = compare(accepted, accepted.outcomes, accepted.environment, plan=accepted.meta["plan"])

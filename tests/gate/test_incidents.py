@@ -116,7 +116,7 @@ def test_a_cause_is_reported_once_until_it_grows_or_is_fixed_by_the_judge_that_f
     assert not history_nights[2].fixed
 
 
-SAID = [  # metric and judge of an incident; what the baseline says of its configuration tonight, then the pairs; whether it is fixed
+@pytest.mark.parametrize(("metric", "found_by", "baseline", "pairs", "fixed"), [  # what they say of its configuration tonight
     ("latency", "baseline", [("latency", "equivalent")], [], True),
     ("latency", "baseline", [("latency", "not_compared"), ("kv_allocated", "equivalent")], [], False),
     ("latency", "baseline", [("status", "regressed")], [], False), ("latency", "baseline", [], [], False),
@@ -131,10 +131,7 @@ SAID = [  # metric and judge of an incident; what the baseline says of its confi
     ("psnr", "pairs", [], [("output_hash", "equivalent")], True),
     ("images_hash", "pairs", [], [("output_hash", "equivalent")], True),
     ("kv_allocated", "pairs", [], [("output_hash", "equivalent")], False),
-]
-
-
-@pytest.mark.parametrize(("metric", "found_by", "baseline", "pairs", "fixed"), SAID)
+])
 def test_the_judge_that_found_an_incident_finds_it_fixed(metric: str, found_by: str, baseline: Any, pairs: Any, fixed: bool) -> None:
     config = ALL[0]
     old = Incident("k", metric, "configuration", config.full_title, (config.full_title,), 1.05, DAY, state="acknowledged",

@@ -21,14 +21,12 @@ from cachemark.trial.executors.local import local
 from support.fake_nvml import Card, FakeNvml
 
 HOLD = """
-import sys, time
+import time
 from cachemark.machine.lease import lease
 with lease('GPU-x') as other:
     print(repr(other), flush=True)
     time.sleep(600)
 """
-
-
 pytestmark = pytest.mark.usefixtures("own_leases")
 
 

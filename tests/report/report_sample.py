@@ -36,8 +36,6 @@ FIGURES = {
     "rkv": ((0.69, 0.80, 0.12, 21.8, 0.86, 0.91), (0.74, 0.49, 0.66, 14.1, 0.60, 0.55)),
     "linear": ((1.03, 0.86, 0.05, 26.4, 0.92, 0.98), (1.12, 0.58, 0.38, 16.0, 0.66, 0.81)),
 }
-
-
 ENVIRONMENT = Environment("Example CPU, 8 threads", "cpu-example-8", "5f1c0a7be2d94410", {
     "python": "3.12.4", "torch": "2.9.0", "threads": 8, "device": "Example CPU, 8 threads",
     "load": {"before": 0.12, "after": 0.31}, "governor": "performance"})

@@ -59,8 +59,7 @@ def decoded(*outcomes: Outcome) -> ReportRow:
 
 def test_what_is_derived_from_the_least_time_and_flagged_with_its_reason() -> None:
     limits = table(full(), candidate(slope={"slope": 1e-9, "bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
-    assert limits.rates == "10.0 GB/s memory bandwidth, 0.10 TFLOP/s"
-    assert limits.parts == "attention 66.7 %, matmul 33.3 %"
+    assert (limits.rates, limits.parts) == ("10.0 GB/s memory bandwidth, 0.10 TFLOP/s", "attention 66.7 %, matmul 33.3 %")
     complete, linear = map(texts, limits.rows)
     assert [complete[key] for key in ("over_roofline", "mbu", "mfu", "roofline_speedup", "of_roofline")] == [
         "2.00×", "50.0 %", "10.0 %", "–", "–"]

@@ -17,8 +17,7 @@ from cachemark.stats.paired_test import Effect, PairRatios, Rule, hodges_lehmann
 from cachemark.stats.sign_flip import MOST_PAIRS, sign_flip
 
 RULE = Rule(delta=0.02, family=200)
-ratios = st.floats(-0.3, 0.3).map(lambda x: round(x, 4))
-rows = st.lists(ratios, min_size=1, max_size=12)
+rows = st.lists(st.floats(-0.3, 0.3).map(lambda x: round(x, 4)), min_size=1, max_size=12)
 
 
 def noise(configs: int, n: int, sd: float = 0.005, centre: float = 0.0, seed: int = 0) -> np.ndarray:

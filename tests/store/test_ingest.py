@@ -51,8 +51,7 @@ def test_a_file_becomes_a_run_with_every_raw_value_and_what_is_none_is_refused(w
     run, (first, second) = store.run(ingested.run), store.outcomes(ingested.run)
     assert (run.plan, run.state) == ("pytest-benchmark", "finished")
     assert run.environment.facts["python"] == written["machine_info"]["python_version"]
-    assert list(first.samples["latency"]) == written["benchmarks"][0]["stats"]["data"]
-    assert len(first.samples["latency"]) == 4
+    assert (list(first.samples["latency"]), len(first.raw("latency"))) == (written["benchmarks"][0]["stats"]["data"], 4)
     assert (first.case.model, first.case.conditions, first.case.parameters) == ("pytest-benchmark", "sums", {})
     assert ingested.left_out == ("parameters n (the names have their ids)",)
     assert (second.case.method, first.facts.extra_info) == ("test_it.py::test_sum[2]", {"note": "<b>"})

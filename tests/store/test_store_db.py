@@ -209,15 +209,12 @@ def test_sql_refuses(raw: sqlite3.Connection, change: str) -> None:
         raw.execute(change)
 
 
-environments = st.builds(Environment, texts, texts, texts, objects)
-
-
 def text_of(*outcomes: Outcome, **meta: Any) -> str:
     return dump(outcomes or [ok(1), ok(2), failed(3)], ENVIRONMENT, CODE, **meta)
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(outcomes, max_size=3, unique_by=lambda outcome: outcome.case.key), environments, objects)
+@given(st.lists(outcomes, max_size=3, unique_by=lambda o: o.case.key), st.builds(Environment, texts, texts, texts, objects), objects)
 def test_round_trip(saved: list[Outcome], environment: Environment, code: dict[str, Any]) -> None:
     text = dump(saved, environment, code, plan="demo")
     back = load(text, "x")

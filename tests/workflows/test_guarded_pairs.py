@@ -38,7 +38,6 @@ from support.repositories import git
 from support.stages import Stage
 
 pytestmark = pytest.mark.usefixtures("own_leases")
-
 CHILD = """#!{python}
 import json, sys
 from multiprocessing.connection import Connection
