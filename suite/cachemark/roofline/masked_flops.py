@@ -55,7 +55,7 @@ def masked_ops(method: Method, layout: MaskedLayout, weights: int = 0, between: 
 def ops_by_pass(
     method: Method, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE
 ) -> Iterator[list[Op]]:
-    """Yield the operations of each pass, without the head's constants for all passes."""
+    """Yield the operations of each pass, equal blocks together, without the head's constants for all passes."""
     steps = _steps(method, layout)
     head_loads = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
     head = cache(lambda part: tuple(_head(head_loads(part.passes), layout, part.tokens)))
@@ -65,9 +65,10 @@ def ops_by_pass(
         visible, known_tokens = layout.buffer + step.first, layout.batch * step.first
         ops = [Op("input", 2 * dim * (known_tokens * layout.channels + layout.rows * visible * dim), dim * (dim + layout.channels) * width,
                   activations=2 * layout.rows * visible * dim * width)]
-        for site, load in _loads(method, layout, step):
-            own = method.overhead(layout, site, step)
-            ops += [*block(site.stack, load), Op("method", 2 * layout.rows * own.products, own=layout.rows * own.numbers * width)]
+        alike = Counter((site.stack, load, method.overhead(layout, site, step)) for site, load in _loads(method, layout, step))
+        for (stack, load, own), blocks in alike.items():
+            extra = Op("method", 2 * layout.rows * own.products, own=layout.rows * own.numbers * width)
+            ops += [op._replace(times=blocks) for op in (*block(stack, load), extra)]
         yield [*ops, *(op for part in method.denoising(step, layout.diffusion) for op in head(part))]
 
 
@@ -117,11 +118,11 @@ def _head(loads: Counter[tuple[Load, ...]], layout: MaskedLayout, count: int) ->
     inside, width = layout.head_width, layout.dtype.itemsize
     yield Op("head", 2 * count * layout.rows * layout.dim * inside, layout.dim * inside * width)
     for blocks, times in loads.items():
-        for load in blocks:
+        for load, alike in Counter(blocks).items():
             tokens, mlp = count * load.rows * load.tokens, count * load.rows * load.mlp
             weights = inside**2 * (3 * bool(tokens) + 2 * bool(mlp)) * width
             moved = (HEAD_BETWEEN[0] * tokens + HEAD_BETWEEN[1] * mlp) * inside * width
-            yield Op("head", 2 * inside**2 * (3 * tokens + 2 * mlp), weights, activations=moved, times=times)
+            yield Op("head", 2 * inside**2 * (3 * tokens + 2 * mlp), weights, activations=moved, times=times * alike)
         rows = blocks[-1].rows if blocks else layout.rows
         ends = inside * layout.channels, 2 * inside * (inside + layout.channels)
         yield Op("head", 2 * count * (layout.batch * ends[0] + rows * ends[1]), sum(ends) * width, times=times)
