@@ -1,6 +1,5 @@
 """Attention of one query per row, and with mass; generations with fused passes."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from interpreting import any_of, run
+from interpreting import Checks, any_of
 from torch import Tensor
 
 from cachemark.cache import kernels
@@ -129,8 +128,8 @@ def masses() -> None:
         with_mass(*shape, torch.float32)
 
 
-def passes() -> None:
-    """A generation with fused passes draws the same tokens."""
+def draws(night: bool) -> None:
+    """A fused draw has the tokens of plain operations."""
     logits, seeds = (3 * torch.randn(10, 1500, generator=torch.Generator().manual_seed(0))).round(decimals=1), torch.arange(5) * 77
     lined: Any = SimpleNamespace(config=SimpleNamespace(ids=ImageIds(4, 1000, 1042), line=7))
     for sampling, rows, place, codes in (
@@ -142,17 +141,23 @@ def passes() -> None:
             tokens = draw_fused(logits[:rows], sampling, seeds, places, place, codes)
         guided = guide(logits[:rows], sampling, place)
         assert torch.equal(tokens, draw(LinedLlama.allowed(lined, guided, places) if codes else guided, sampling, seeds, places))
+
+
+def generations(night: bool) -> None:
+    """A generation with fused passes has the same tokens; by day that of one method, which launches every kernel."""
     labels, launched, line = torch.tensor([1]), list[str](), {"B": 6}
-    for layers, heads, method in ((2, "gqa", Linear(**line)), (1, "gqa", SnapKV(**line, alpha=2)), (1, "mha", RKV(**line, alpha=2))):
+    methods = (2, "gqa", Linear(**line)), (1, "gqa", SnapKV(**line, alpha=2)), (1, "mha", RKV(**line, alpha=2))
+    chosen = methods if night else methods[-1:]
+    for layers, heads, method in chosen:
         tiny = next_token.model(heads, 3, layers, 4 if heads == "gqa" else 2)
         plain = tiny.generate(labels, [5], replace(method), next_token.SAMPLING, Memory())
         with fused.fusing(), fused.launches(lambda name, *tensors: launched.append(name)):
             assert torch.equal(tiny.generate(labels, [5], replace(method), next_token.SAMPLING, Memory()), plain), method
-    assert launched.count("attended") == launched.count("choose") == launched.count("move") == 3  # once for all layers
+    assert launched.count("attended") == launched.count("choose") == launched.count("move") == len(chosen)  # once for all layers
     assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "attend_turned", "sample", "attended", "choose", "move"}
 
 
-def checks() -> None:
+def checks(night: bool) -> None:
     """The check before a first use on a device agrees; its stored result is not asked for."""
     for codec in READABLE:
         for lengths in (ONE, ROWS, HEADS) if codec == "native" else (ROWS,):
@@ -166,7 +171,4 @@ anything = (
     any_of(with_mass, st.integers(1, 40), st.integers(1, 4), st.integers(1, 140), st.sampled_from((16, 20, 48, 64)),
            st.sampled_from([*CLOSE]), examples=30),
 )
-
-
-if __name__ == "__main__":
-    run(sys.argv[1:], {"decode_triton": banks_and_heads, "mass_triton": masses}, passes, checks, anything=anything)
+CHECKS = Checks({"decode_triton": banks_and_heads, "mass_triton": masses}, draws, generations, checks, anything=anything)

@@ -1,6 +1,5 @@
 """Selection at a line's end, rotation and sampling; generations of prompted models."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
-from interpreting import CLOSE, any_of, near, run
+from interpreting import CLOSE, Checks, any_of, near
 
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
@@ -192,7 +191,4 @@ anything = (
     any_of(numbers, FEW, FEW, st.integers(1, 2100), st.booleans(), examples=8),
     families,
 )
-
-
-if __name__ == "__main__":
-    run(sys.argv[1:], {"selection_triton": lines, "fused_triton": turns}, anything=anything)
+CHECKS = Checks({"selection_triton": lines, "fused_triton": turns}, anything=anything)

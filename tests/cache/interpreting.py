@@ -1,6 +1,7 @@
 """Compares Triton's kernels, or copies of their files, with fp64 in Triton's interpreter: what the scripts of test_interpreted.py share."""
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,25 +30,47 @@ def any_of(check: Callable[..., None], *strategies: Any, examples: int) -> Calla
     return few(given(*strategies)(check))
 
 
-def run(
-    copies: Sequence[str], fixed: Mapping[str, Callable[[], None]], *others: Callable[[], None], anything: Sequence[Callable[[], None]],
-) -> None:
-    """Run all checks; for ``any`` those of drawn shapes alone. First print the copies that the ``fixed`` check of their file notices."""
+class Checks:
+    """Checks of kernels: the ``fixed`` ones of each file, which find faults; others, which know whether it is night; of drawn shapes."""
+
+    def __init__(self, fixed: Mapping[str, Callable[[], None]], *others: Callable[[bool], None], anything: Sequence[Callable[[], None]]):
+        self.fixed, self.others, self.anything = fixed, others, anything
+
+
+def noticed(copy: str, checks: Sequence[Callable[[], None]]) -> bool:
+    """Return whether the checks of a kernel's file fail with a copy in its place."""
+    name = Path(copy).stem
+    assert name in {module.__name__.rpartition(".")[2] for module in KERNELS}, name
+    spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with patch.object(kernels, name, module, create=True):
+        try:
+            for check in checks:
+                check()
+        except AssertionError:
+            return True
+    return False
+
+
+def run(time: str, copies: Sequence[str], every: Sequence[Checks]) -> None:
+    """Run the checks of a ``time``: day, night, or any, for drawn shapes. First print the copies of kernels that they notice."""
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
-    if copies == ["any"]:
-        for check in anything:
-            check()
-        return
     for copy in copies:
-        name = Path(copy).stem
-        assert name in {module.__name__.rpartition(".")[2] for module in KERNELS}, name
-        spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        with patch.object(kernels, name, module, create=True):
-            try:
-                fixed[name]()
-            except AssertionError:
-                print(copy)
-    for check in (*fixed.values(), *others):
-        check()
+        if noticed(copy, [checks.fixed[Path(copy).stem] for checks in every if Path(copy).stem in checks.fixed]):
+            print(copy)
+    for checks in every:
+        for check in checks.anything if time == "any" else checks.fixed.values():
+            check()
+        for other in checks.others if time != "any" else ():
+            other(time == "night")
+
+
+if __name__ == "__main__":
+    import interpreted_attention
+    import interpreted_lines
+    import interpreted_norms
+
+    run(sys.argv[1], sys.argv[2:], [module.CHECKS for module in (interpreted_attention, interpreted_lines, interpreted_norms)])

@@ -15,6 +15,7 @@ from cachemark.kit.common import recorded
 from cachemark.kit.findings import KitFinding
 from cachemark.kit.next_scale import ScaleCell
 from cachemark.kit.next_token import Cell
+from cachemark.kit.positions import evicted_positions_are_distinct
 from cachemark.kit.runner import MASKED, SAVING, SCALE, TOKEN, Check
 from cachemark.kit.saving import SAMPLING, SavingCell
 from cachemark.kit.work import work_is_declared
@@ -29,8 +30,12 @@ STORED = {checks.evicting_is_masking, checks.neutral_is_full, checks.bytes_are_d
           checks.live_bytes_are_counted}
 SAME_WORK = {"select", "forced", "refresh"}  # parameters that decide which tokens are computed, and not how many
 # What takes longest and finds the same in a smaller next-token model, which stands in by day.
-SLOW = {work_is_declared, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch, batches.equal_tokens_tie}
-SHARE = 5  # of the other checks, one in so many runs on a further cell of a mode
+SLOW = {
+    work_is_declared, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch, batches.equal_tokens_tie,
+    checks.nothing_is_read_on_the_host, checks.neutral_is_no_special_case, checks.second_generation_repeats, checks.dead_is_never_read,
+    checks.timed_equals_fidelity, checks.tight_is_not_neutral, evicted_positions_are_distinct,
+}
+SHARE = 10  # of the other checks, one in so many runs on a further cell of a mode
 SCALES = [*scales.cells(), *(ScaleCell(cls, (), codec, attention) for cls in (scales.Staggered, scales.Scored) for codec in ALONE
                              for attention in scales.ATTENTION)]
 MASKS = masked.cells()

@@ -11,6 +11,7 @@ from support.stages import call
 from support.wheels import ROOT
 from test_docs import blocks
 
+PARTS = 4
 SOUND = sorted((Path(__file__).parent / "sound").glob("*.py"))
 ATTENDED = "    def attended(self, layout, site, step):\n        "
 MERGE = "slots.merge(places, newest, torch.full((*newest.shape, 1), 1 / self.receivers, device=newest.device))"
@@ -60,14 +61,14 @@ FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is re
 }
 
 
-@pytest.mark.parametrize(("file", "half"), [
-    pytest.param(file, half, id=f"{file.stem}-{half}", marks=[] if half == number % 2 else pytest.mark.slow)
-    for number, file in enumerate(SOUND) for half in (0, 1)
+@pytest.mark.parametrize(("file", "part"), [
+    pytest.param(file, part, id=f"{file.stem}-{part}", marks=[] if part == number % PARTS else pytest.mark.slow)
+    for number, file in enumerate(SOUND) for part in range(PARTS)
 ])  # fmt: skip
-def test_a_sound_method_passes_every_check(file: Path, half: int) -> None:
-    """By day every other check, of which successive methods take turns."""
+def test_a_sound_method_passes_every_check(file: Path, part: int) -> None:
+    """By day one of so many checks, of which successive methods take turns."""
     assert loading.load(file) == [file.stem]
-    assert faults_on_small_models(file.stem, slice(half, None, 2)) == {}
+    assert faults_on_small_models(file.stem, slice(part, None, PARTS)) == {}
 
 
 def load_variant(name: str, folder: Path, *changes: tuple[str, str]) -> None:
@@ -91,10 +92,13 @@ def written(page: str, name: str, folder: Path) -> Path:
     return folder / name
 
 
-@pytest.mark.parametrize(("page", "name"), [("how-to/write-a-method.md", "recent_queries"), ("reference/method-interface.md", "pyramid")])
-def test_a_method_of_a_page_passes_every_check(page: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "name", "part"), [
+    pytest.param(page, name, part, id=f"{name}-{part}", marks=[pytest.mark.slow] if part else [])
+    for page, name in (("how-to/write-a-method.md", "recent_queries"), ("reference/method-interface.md", "pyramid")) for part in range(PARTS)
+])  # fmt: skip
+def test_a_method_of_a_page_passes_every_check(page: str, name: str, part: int, tmp_path: Path) -> None:
     assert loading.load(written(page, f"{name}.py", tmp_path)) == [name]
-    assert faults_on_small_models(name) == {}
+    assert faults_on_small_models(name, slice(part, None, PARTS)) == {}
 
 
 @pytest.mark.slow
