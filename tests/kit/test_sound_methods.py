@@ -94,7 +94,8 @@ def written(page: str, name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize(("page", "name", "part"), [
     pytest.param(page, name, part, id=f"{name}-{part}", marks=[pytest.mark.slow] if part else [])
-    for page, name in (("how-to/write-a-method.md", "recent_queries"), ("reference/method-interface.md", "pyramid")) for part in range(PARTS)
+    for part in range(PARTS)
+    for page, name in (("how-to/write-a-method.md", "recent_queries"), ("reference/method-interface.md", "pyramid"))
 ])  # fmt: skip
 def test_a_method_of_a_page_passes_every_check(page: str, name: str, part: int, tmp_path: Path) -> None:
     assert loading.load(written(page, f"{name}.py", tmp_path)) == [name]
