@@ -11,7 +11,7 @@ import pytest
 from gate_examples import CODE, ENVIRONMENT, case, exchange, ok, plan
 from pydantic import ValidationError
 
-from cachemark.core.errors import BadBaseline, NothingMeasured
+from cachemark.core.errors import BadBaseline, Infrastructure, NothingMeasured
 from cachemark.core.result import Environment, Outcome
 from cachemark.core.spec import Sampling
 from cachemark.gate import baselines, incidents
@@ -88,7 +88,7 @@ def test_a_place_that_cannot_be_written(store: Store, root: Path) -> None:
     root.write_text("in the way")
     for save, remedy in ((lambda: baselines.save(store, measured(store), root), "Name another folder for baselines."),
                          (lambda: incidents.save(root / "register.json", []), "Name another file with --incidents.")):
-        with pytest.raises(BadBaseline, match=f"cannot be written.*{remedy}"):
+        with pytest.raises(Infrastructure, match=f"cannot be written.*{remedy}"):
             save()
 
 

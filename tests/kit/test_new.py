@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 import cachemark
-from cachemark.core.errors import BadPlugin
+from cachemark.core.errors import BadPlugin, Infrastructure
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import prepare
 from cachemark.plugins import installed
@@ -48,13 +48,13 @@ def test_a_new_package_offers_what_it_holds_nothing_is_overwritten_and_a_full_di
 
     with monkeypatch.context() as disk:
         disk.setattr(Path, "write_text", full)
-        with pytest.raises(BadPlugin, match="No space left"):
+        with pytest.raises(Infrastructure, match="No space left"):
             start("method", "calm", tmp_path)
     assert list(tmp_path.iterdir()) == []
     project = tomllib.loads(start("method", "my_own", tmp_path)[0].read_text())
     assert project["project"]["entry-points"] == {installed.GROUPS["methods"]: {"my_own": "cachemark_my_own.method"}}
     assert project["tool"]["setuptools"]["packages"] == ["cachemark_my_own"]
-    with pytest.raises(BadPlugin, match="cannot be written: File exists"):
+    with pytest.raises(BadPlugin, match="exists already"):
         start("model", "my_own", tmp_path)
 
 

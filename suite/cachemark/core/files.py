@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import CachemarkError
+from .errors import CachemarkError, Infrastructure
 
 PACKAGE = Path(__file__).resolve().parents[1]
 HEAD = 4096  # bytes that identify the type of a file
@@ -49,6 +49,15 @@ def replacing(path: Path, name: str = "") -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: str | Path, remedy: str = "Name another file.") -> Iterator[None]:
+    """Raise Infrastructure if the file at ``path`` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy=remedy) from error
 
 
 @contextmanager

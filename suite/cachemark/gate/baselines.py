@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from ..core.edited import REMEDY, parsed, text_of, validating
 from ..core.errors import BadBaseline, NothingMeasured
-from ..core.files import NAME, refuse_other, replacing
+from ..core.files import NAME, refuse_other, replacing, writing
 from ..core.units import is_finite
 from ..store.db import Store
 from ..store.exchange import Exchange, dump
@@ -202,9 +202,6 @@ def read(path: Path, kind: type[Content], remedy: str = REMEDY) -> Content:
 
 
 def write(path: Path, text: str, *, remedy: str) -> None:
-    """Write a file in one step. Raises BadBaseline with that remedy."""
-    try:
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadBaseline(f"{path} cannot be written: {error.strerror}.", remedy=remedy) from error
+    """Write a file in one step. Raises Infrastructure with that remedy."""
+    with writing(path, remedy), replacing(path) as part:
+        part.write_text(text, encoding="utf-8")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.method import Method
+from ..core.files import writing
 from ..methods.base import calibrations
 from ..methods.registry import METHODS
 from ..models.protocol import Request
 from ..trial.child.profiles import calibrated
-from .session import writing
 
 SEEDS = "tune64"  # no value is measured on them
 

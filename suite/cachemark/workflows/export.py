@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported, unknown
-from ..core.files import head_of, output
+from ..core.files import head_of, output, writing
 from ..gate.judgement import RunJudgement
 from .check import accepted_path, chosen, judge
 from .report import baseline_of
 from .results import Run
-from .session import DEFAULT_STORE, reading, writing
+from .session import DEFAULT_STORE, reading
 
 if TYPE_CHECKING:
     from ..export.asv import Written

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..contract.method import Method
 from ..core.calls import Hinted, listed, refusal, strict
 from ..core.errors import BadBudget, BadPlan, UnknownName, Unsupported, unknown
-from ..core.files import output
+from ..core.files import output, writing
 from ..core.seeds import Subset, smallest_subset, subset
 from ..core.spec import FULL, SEQUENTIAL, Budget, Case
 from ..machine.timer import clock
@@ -36,7 +36,7 @@ from ..trial.child.timing import paced
 from . import arguments
 from .generated import Generated
 from .progress_bar import ProgressBar
-from .session import Machine, writing
+from .session import Machine
 from .weights import fetch_named
 
 BATCH, STREAMED = ".npz", 64  # the ending of a sample batch, and its images at a time

@@ -21,14 +21,13 @@ from torch.nn.functional import pad
 
 from ..core.calls import Hinted
 from ..core.errors import Unsupported
-from ..core.files import output
+from ..core.files import output, writing
 from ..core.formatting import percent
 from ..core.spec import ENTRIES, FULL, Budget, Case
 from ..core.wording import on_one_line
 from ..export.captions import captioned
 from ..machine.environment import slug
 from ..metrics.compute.image_bytes import nearest_bytes
-from .session import writing
 
 SHOWN = 64  # images of a grid in a notebook, at most
 GAP = 8  # white pixels between two grids

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ..contract.method import Method
 from ..core.calls import listed, strict
 from ..core.errors import BadPlan, BadPlugin, Unsupported
-from ..core.files import output
+from ..core.files import output, writing
 from ..core.seeds import smallest_subset
 from ..methods.registry import METHODS
 from ..plans.plan_errors import problem_of
@@ -21,7 +21,7 @@ from ..plugins import loading
 from . import arguments
 from .results import Run
 from .run import HINTS, run
-from .session import DEFAULT_STORE, Machine, RunWatcher, writing
+from .session import DEFAULT_STORE, Machine, RunWatcher
 
 Methods = str | Method | type[Method] | Sequence[str | Method | type[Method]]
 OF_PLAN = ("model", "budgets", "seeds", "batch", "weights", "decoder_weights", "dtype", "engine")

@@ -12,6 +12,7 @@ from string import Template
 from typing import Literal
 
 from ..core.errors import BadPlugin
+from ..core.files import writing
 from ..core.units import FAMILIES, METRICS
 from ..core.version import __version__
 from ..methods.registry import METHODS
@@ -51,15 +52,13 @@ def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
     }
     if thing == "method":
         texts["plan.toml"] = template("plan.toml").substitute(words)
-    try:
-        with ExitStack() as undone:  # a full disk leaves nothing
-            root.mkdir()
-            undone.callback(shutil.rmtree, root, ignore_errors=True)
-            for file, text in texts.items():
-                (root / file).parent.mkdir(exist_ok=True)
-                (root / file).write_text(text, encoding="utf-8")
-            undone.pop_all()
-    except OSError as error:
-        raise BadPlugin(f"{root} cannot be written: {error.strerror}.",
-                        remedy="Use another name or --folder; nothing is overwritten.") from error
+    if root.exists():
+        raise BadPlugin(f"{root} exists already.", remedy="Use another name or --folder; nothing is overwritten.")
+    with writing(root, "Use another --folder."), ExitStack() as undone:  # a full disk leaves nothing
+        root.mkdir()
+        undone.callback(shutil.rmtree, root, ignore_errors=True)
+        for file, text in texts.items():
+            (root / file).parent.mkdir(exist_ok=True)
+            (root / file).write_text(text, encoding="utf-8")
+        undone.pop_all()
     return [root / file for file in texts]

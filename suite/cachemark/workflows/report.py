@@ -18,7 +18,7 @@ from ..analysis.report_view import ReportView
 from ..analysis.run_history import MOST, HistoryNight
 from ..core.calls import strict
 from ..core.errors import BadBaseline, NothingMeasured
-from ..core.files import NAME
+from ..core.files import NAME, writing
 from ..core.result import Outcome
 from ..core.units import is_metric, metric
 from ..gate import anchors, baselines
@@ -30,7 +30,7 @@ from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import COMPARISON, RunRecord
 from .check import chosen, judge
-from .session import DEFAULT_STORE, reading, writing
+from .session import DEFAULT_STORE, reading
 
 LIVE = 10  # newest runs, whose pages are always rewritten
 _SIDES = ("after", "before")

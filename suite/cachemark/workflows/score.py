@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..core.errors import Unsupported
-from ..core.files import head_of, is_readable, output
+from ..core.files import head_of, is_readable, output, writing
 from ..core.units import FAMILIES, METRICS, Metric, least_images, metric, quality_name
 from ..core.version import __version__
 from ..export.captions import captioned
@@ -34,7 +34,7 @@ from ..models.tiny.networks import SIDE
 from ..stats.intervals import means_over_seeds
 from .progress_bar import ProgressBar
 from .score_prompts import names, prompt_values
-from .session import Machine, writing
+from .session import Machine
 
 PAIRS, PIXELS = 32, 2**22  # most pairs, and most pixels of one side, in memory at a time
 WORST = 8  # pairs of the grid

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from ..core.errors import Unsupported
-from ..core.files import output, read_json
+from ..core.files import output, read_json, writing
 from ..core.units import metric, quality_name
 from ..core.wording import count
 from ..metrics.compute import inception
@@ -33,7 +33,6 @@ from . import score as plain
 from .progress_bar import ProgressBar
 from .score import Collected, Score, Scores
 from .score_prompts import prompt_numbers
-from .session import writing
 
 SIDE = 299  # pixels of Inception's input, to which clean-fid resizes
 CATEGORIES = ("animals", "art", "fashion", "food", "indoor", "landscape", "logo", "people", "plants", "vehicles")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.calls import listed
-from ..core.errors import Infrastructure, UnknownName, Unsupported
+from ..core.errors import UnknownName, Unsupported
 from ..core.result import Outcome
 from ..core.spec import Case
 from ..core.threads import default_threads
@@ -51,15 +51,6 @@ def reveals_password(store: str) -> bool:
     Raises BadStore for one that is not a location.
     """
     return not store.startswith("@") and has_password(located(store))
-
-
-@contextmanager
-def writing(path: str | Path, remedy: str = "Name another file.") -> Iterator[None]:
-    """Raise Infrastructure if the file at ``path`` cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy=remedy) from error
 
 
 class RunWatcher:
