@@ -38,5 +38,6 @@ ROWS = [
     Attack("a run in Arabic digits", ("show", *STORED, "--run", "\u0661"), says=("is not a number in the digits 0 to 9",)),
     Attack("a number with an underscore", ("check", *STORED, "--threshold", "0.0_1"), says=("is not a number in the digits 0 to 9",)),
     Attack("a share in Arabic digits", ("share", PLAN, "\u0661/\u0662", *RUN[2:]), says=("is not a share",)),
+    Attack("an import that never ends", ("ingest", "pytest-benchmark", "/dev/zero", *STORED), "infrastructure", ("cannot be read",), 5),
     Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("not an ordinary file",)),
 ]

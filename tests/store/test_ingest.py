@@ -1,6 +1,7 @@
 """Import of files of benchmark programs: values, names, times, and what is refused."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -104,6 +105,13 @@ def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str
     with pytest.raises(BadResults, match="benchmark 2"):
         ingest(store, json.dumps(spoilt), "out.json")
     assert store.runs() == []
+
+
+def test_odd_facts_of_a_machine_are_no_error(written: dict[str, Any], store: Store) -> None:
+    machine = {**written["machine_info"], "cpu": {"brand_raw": "half \ud800"}, "python_version": math.nan}
+    ingest(store, json.dumps({**written, "machine_info": machine}), "out.json")
+    assert "python" not in store.run().environment.facts
+    assert len(store.outcomes(1)) == 2
 
 
 @pytest.mark.parametrize(("factor", "verdict", "code"), [(1.0, "equivalent", 0), (1.3, "regressed", 1), (0.7, "improved", 0)])
