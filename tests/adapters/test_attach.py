@@ -69,12 +69,18 @@ def test_a_model_generates_the_tokens_of_ours(
     assert torch.equal(tokens, model.expected(name, budget, 2, float(sampled)))
 
 
-def test_a_full_cache_generates_the_tokens_of_transformers(families: dict[str, Family]) -> None:
+def test_a_full_cache_generates_the_tokens_of_transformers_under_its_old_and_its_new_name(families: dict[str, Family]) -> None:
+    """transformers calls the argument ``cache`` since 5.24."""
     for model in families.values():
         dynamic = model.greedy(2, transformers.DynamicCache())
         for name, same in (("full", True), ("window", False)):
             with cm.attach(model.theirs, name, grid=model.grid) as cache:
                 assert torch.equal(model.greedy(2, cache), dynamic) is same, name
+        with cm.attach(model.theirs, "streaming", grid=model.grid) as cache:
+            old, new = (model.generate(1, do_sample=False, **{name: cache}) for name in ("past_key_values", "cache"))
+            assert cache.kv_bytes
+            assert torch.equal(old, new)
+        assert "generate" not in vars(model.theirs)
 
 
 def test_emu3_without_guidance_runs_one_pass_per_token_and_a_method_of_a_plug_in_is_attached(families: dict[str, Family]) -> None:
@@ -107,16 +113,6 @@ def test_tokens_that_close_an_image_attend_to_each_heads_own_cache(families: dic
     attached, dynamic = torch.stack(states).chunk(2)
     assert len(attached) == tiny.GRID[0] * (tiny.GRID[1] + 1) + 3
     torch.testing.assert_close(attached, dynamic, atol=1e-4, rtol=1e-4)
-
-
-def test_generate_takes_the_cache_under_its_old_and_its_new_name(families: dict[str, Family]) -> None:
-    """transformers calls the argument ``cache`` since 5.24."""
-    for model in families.values():
-        with cm.attach(model.theirs, "streaming", grid=model.grid) as cache:
-            old, new = (model.generate(1, do_sample=False, **{name: cache}) for name in ("past_key_values", "cache"))
-            assert cache.kv_bytes
-            assert torch.equal(old, new)
-        assert "generate" not in vars(model.theirs)
 
 
 def test_bytes_of_both_guidance_rows_count_and_generations_of_any_batch_follow_each_other(families: dict[str, Family]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,13 +97,12 @@ def turn(rows: int, heads: int, live: int, pairs: int, rest: int, dtype: torch.d
     cache = torch.randn(2, rows, heads, live + 3, width, generator=draw).to(dtype)
     parts = [part.double().transpose(1, 2) for part in qkv.split(heads, 2)]
     for number in range(2):
-        x = parts[number]
+        own = parts[number]
         if halves:
-            x = F.layer_norm(x, (width,), norms[2 * number].double(), norms[2 * number + 1].double(), 1e-5)
-        x = x[..., : 2 * pairs].unflatten(-1, (2, pairs)).transpose(-1, -2) if halves else x[..., : 2 * pairs].unflatten(-1, (pairs, 2))
+            own = F.layer_norm(own, (width,), norms[2 * number].double(), norms[2 * number + 1].double(), 1e-5)
+        x = own[..., : 2 * pairs]
+        x = x.unflatten(-1, (2, pairs)).transpose(-1, -2) if halves else x.unflatten(-1, (pairs, 2))
         turned = torch.view_as_real(torch.view_as_complex(x.contiguous()) * turns[:, None].to(torch.complex128))
-        own = parts[number] if not halves else F.layer_norm(
-            parts[number], (width,), norms[2 * number].double(), norms[2 * number + 1].double(), 1e-5)
         parts[number] = torch.cat(((turned.transpose(-1, -2) if halves else turned).flatten(-2), own[..., 2 * pairs :]), -1)
     k, v = cache.clone()
     lengths = [max(0, live - row) if by_row else live for row in range(rows)]
@@ -180,15 +180,13 @@ def families() -> None:
         assert launched == expected | ({"attended", "choose", "move"} if name == "janus" else set()), (name, launched)
 
 
-FEW, DTYPES = st.integers(1, 3), st.sampled_from([*CLOSE])
+upto = partial(st.integers, 1)
+FEW, WIDTHS, DTYPES = upto(3), st.integers(8, 40), st.sampled_from([*CLOSE])
 anything = (
-    any_of(line, FEW, st.integers(1, 20), st.integers(30, 70), st.integers(0, 5), st.integers(1, 12), st.integers(8, 40), DTYPES,
-           st.integers(0, 2), examples=8),
-    any_of(turn, FEW, FEW, st.integers(0, 140), st.integers(1, 20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans(), examples=8),
+    any_of(line, FEW, upto(20), st.integers(30, 70), st.integers(0, 5), upto(12), WIDTHS, DTYPES, st.integers(0, 2), examples=8),
+    any_of(turn, FEW, FEW, st.integers(0, 140), upto(20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans(), examples=8),
     any_of(drawn, FEW, st.integers(5, 100), st.integers(0, 120), st.sampled_from((None, 2.0)), st.integers(0, 9), examples=8),
-    any_of(pooled, FEW, st.integers(20, 140), st.integers(0, 5), st.integers(1, 9), st.sampled_from((1, 5, 7)), st.integers(8, 40), DTYPES,
-           examples=8),
-    any_of(numbers, FEW, FEW, st.integers(1, 2100), st.booleans(), examples=8),
-    families,
+    any_of(pooled, FEW, st.integers(20, 140), st.integers(0, 5), upto(9), st.sampled_from((1, 5, 7)), WIDTHS, DTYPES, examples=8),
+    any_of(numbers, FEW, FEW, upto(2100), st.booleans(), examples=8), families,
 )
 CHECKS = Checks({"selection_triton": lines, "fused_triton": turns}, anything=anything)

@@ -80,14 +80,11 @@ def test_a_kernel_costs_one_file_and_one_line_in_the_table(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(("name", "query", "reason"), [
-    ("triton-decode", QUERY, "it needs a CUDA device"),
-    ("triton-with-mass", QUERY, "it needs a CUDA device"),
-    ("flashinfer", QUERY, "it needs a CUDA device"),
+    *((name, QUERY, "it needs a CUDA device") for name in ("triton-decode", "triton-with-mass", "flashinfer")),
     ("triton-decode", ON_A_GPU._replace(head_dim=256), "heads of 256 channels; it has 16, 32"),
     ("triton-decode", ON_A_GPU._replace(heads=64), "32 query heads share a key; it has at most 16"),
     ("triton-decode", ON_A_GPU._replace(dtype=torch.float64), "torch.float64; it computes in fp32"),
-    ("triton-decode", ON_A_GPU._replace(tokens=9), "it is for one query per row"),
-    ("triton-decode", ON_A_GPU, "Triton is not installed"),
+    ("triton-decode", ON_A_GPU._replace(tokens=9), "it is for one query per row"), ("triton-decode", ON_A_GPU, "Triton is not installed"),
     ("flashinfer", ON_A_GPU._replace(head_dim=100), "heads of 100 channels; it has 64, 128, 256, 512"),
     ("flashinfer", ON_A_GPU._replace(heads=10), "5 query heads share a key; it has 1, 2, 3, 4, 6, 8"),
     ("flashinfer", ON_A_GPU._replace(dtype=torch.float32), "torch.float32; it has float16 and bfloat16"),

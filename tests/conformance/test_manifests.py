@@ -100,14 +100,11 @@ def test_names_and_shapes_are_those_of_the_published_file(name: str) -> None:
         assert sum(parameter.numel() for parameter in models[""].parameters()) == expected - encoder
 
 
-def test_every_manifest_is_compared() -> None:
+def test_every_manifest_is_compared_and_sizes_that_no_shape_tells() -> None:
     files = {f"{path.parent.name}/{path.stem.removeprefix('manifest_')}" for path in FOLDER.glob("*/manifest_*.json")}
     assert files == LAYOUTS.keys()
     renamed = set(map(bsq.official, manifest("infinity/vae_d32")["shapes"]))
     assert set(map(bsq.official, renamed)) == renamed, "names without the extra level must stay as they are"
-
-
-def test_sizes_that_no_shape_tells() -> None:
     for size, config in infinity.SIZES.items():
         content = manifest(f"infinity/{size.lower()}")
         assert (config.depth, config.dim, config.heads, config.chunks) == tuple(

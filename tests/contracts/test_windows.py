@@ -1,6 +1,7 @@
 """Jacobi decoding gives the tokens of sequential decoding for any window, drafts, sampling and method, and holds their entries."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -134,14 +135,13 @@ def test_nothing_is_recorded_behind_a_rehearsal(name: str, window: int, ahead: b
             assert captured(memory) == whole
 
 
-@pytest.mark.parametrize("name", ["int8", "kivi4"])
-@pytest.mark.parametrize("method", ["full", "linear"])
-def test_a_codec_alone_decides_the_tokens(method: str, name: str) -> None:
+def test_a_codec_alone_decides_the_tokens() -> None:
     """Keys that share ranges are served one by one, and leave nothing to look at past a line."""
-    memory, plain, decoder = Memory(codec=CODECS[name]), Memory(codec=CODECS[name]), Jacobi(window=8, look_ahead=method == "linear")
-    assert torch.equal(generate(decoder, method=METHODS[method], memory=memory), generate(None, method=METHODS[method], memory=plain))
-    assert (decoder.fed == [1] * N) == CODECS[name].grouped
-    assert (memory.nbytes("slots") == plain.nbytes("slots")) == (CODECS[name].grouped or method == "full")
+    for codec, method in itertools.product((CODECS["int8"], CODECS["kivi4"]), ("full", "linear")):
+        memory, plain, decoder = Memory(codec=codec), Memory(codec=codec), Jacobi(window=8, look_ahead=method == "linear")
+        assert torch.equal(generate(decoder, method=METHODS[method], memory=memory), generate(None, method=METHODS[method], memory=plain))
+        assert (decoder.fed == [1] * N) == codec.grouped
+        assert (memory.nbytes("slots") == plain.nbytes("slots")) == (codec.grouped or method == "full")
 
 
 # -- what is held ------------------------------------------------------------------------------------------------------

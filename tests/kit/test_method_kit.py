@@ -61,11 +61,11 @@ FAULTS = {
     "values differ in the last bits": Fault(
         OBSERVE + "slot.v[0].mul_(1 + 1e-6 * (step.count == 0))", "neutral is full", "the full cache's attention"),
     "values differ later": Fault(ATTEND + "return super().attend(site, step, q, k, v if step.index < 5 else v * 2)",
-                            "evicting is masking", "step 5, layer 0, head 0"),
-    "evicts late": Fault("    slack = 2\n    def evict(self, step, slots):\n        if slots.live_visual > self.B + 1:\n"
-                    "            super().evict(step, slots)", "budget is kept", "in it"),
-    "masks instead of evicting": Fault("    def capacity(self, layout, site):\n        return layout.stored\n"
-                                  "    def evict(self, step, slots):\n        pass", "budget is kept", "after it"),
+                                 "evicting is masking", "step 5, layer 0, head 0"),
+    "evicts late": Fault("    slack = 2\n" + EVICT + "super().evict(step, slots) if slots.live_visual > self.B + 1 else None",
+                         "budget is kept", "in it"),
+    "masks instead of evicting": Fault(
+        "    def capacity(self, layout, site):\n        return layout.stored\n" + EVICT + "pass", "budget is kept", "after it"),
     "a second cache in its module": Fault(OBSERVE + "FAR.setdefault(site, []).append(q.clone())", "all memory is counted", "its file.FAR"),
     "a second cache in its class": Fault(
         OBSERVE + "for c in type(self).__mro__:\n            if c.__name__ == 'Subject':\n                c.hoard = slot.v[0].clone()",
@@ -75,8 +75,8 @@ FAULTS = {
         "        return FAR.setdefault((self.layout.seeds, site, step.index, out.shape), out.clone())",
         "all memory is counted", "its file.FAR"),
     "mixes samples": Fault(
-        OBSERVE + "if step.count:\n            v = slot.v[0][:, :, :slot.live[0]]\n            v += 0.01 * v.mean(0, True)",
-                      "samples are the same in any batch", "logits differ", by_size=False),
+        OBSERVE + "v = slot.v[0][:, :, :slot.live[0]]\n        v += 0.01 * (step.count > 0) * v.mean(0, True)",
+        "samples are the same in any batch", "logits differ", by_size=False),
     "breaks ties by rounding": Fault(
         EVICT + "slots.evict(slots.keys().norm(dim=-1).masked_fill(slots.table() < 0, -1).topk(1).indices)",
         "equal tokens tie", "others", by_size=False),  # rounding is the processor's
@@ -95,9 +95,8 @@ FAULTS = {
     "computes more than it declares": Fault(
         ATTEND + "(q @ k.mT @ v) if step.count else None\n        return super().attend(site, step, q, k, v)",
         "work is declared", "computes more than declared"),
-    "accepts any parameter": Fault("    @classmethod\n    def build(cls, parameters):\n"
-                              "        return cls(**{k: v for k, v in parameters.items() if k == 'B'})",
-                              "wrong parameters are refused", "accepted"),
+    "accepts any parameter": Fault("    @classmethod\n    def build(cls, parameters):\n        return cls(B=parameters.get('B', 0))",
+                                   "wrong parameters are refused", "accepted"),
     "exits": Fault(BEGIN + "sys.exit(0)", "settings are unchanged", "SystemExit: 0 ("),
     "fails in a function of torch": Fault(
         SCORE + "torch.nn.functional.interpolate(slots.keys())", "evicting is masking", "subject.py:@)", "cm.Scored", by_size=False),

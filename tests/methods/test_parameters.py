@@ -112,8 +112,7 @@ WRONG: dict[tuple[str, type[CachemarkError]], list[dict[str, Any]]] = {  # by me
     ("fewer_steps", BadParameter): [{"steps": 0}, *({"steps": 64, "head_annealing": "linear", **wrong} for wrong in (
         {"head_most": 1.5}, {"head_least": 0.0}, {"head_start": "950"}, {"head_most": 0.05, "head_least": 0.5}))],
     ("lazymar", BadParameter): [{"select": "least"}, {"forced": "never"}, {"schedule": "absolute"}, {"start": 0}, {"layer": 12},
-        {"table": [0.5, 2]}, {"table": "0.5"}, {"table": []},
-        {"table": [0.5] * 20}],
+        {"table": [0.5, 2]}, {"table": "0.5"}, {"table": []}, {"table": [0.5] * 20}],
     ("lazymar", BadBudget): [{"count": 5}],
     ("marche", BadParameter): [{"active": 0}, {"select_layer": 0}, {"refresh": "most"}, {"refresh_layers": [13]},
         {"refresh_layers": [True]}, {"refresh_layers": "3"}],

@@ -135,27 +135,21 @@ def test_every_third_pass_is_full_and_more_forced_tokens_than_active_ones_leave_
     assert max(size for size, full in zip(method.kept, method.full, strict=True) if not full) > 64
 
 
-@pytest.mark.parametrize("refresh", ["high", "low"])
-def test_the_active_set_is_three_kinds_of_tokens(refresh: str) -> None:
-    for active, generating, caching, score in zip(*active_of(refresh=refresh), strict=True):
-        assert generating | caching < active
-        candidates = torch.tensor(sorted(set(range(320)) - generating - caching))
-        order = score[candidates].argsort(descending=refresh == "high")
-        assert active - generating - caching == set(candidates[order[: 64 - len(generating | caching)]].tolist())
-
-
-def test_random_refreshing_tokens_depend_on_no_score_but_on_the_row() -> None:
+def test_the_active_set_is_three_kinds_of_tokens_random_ones_depend_on_the_row_alone_and_a_kind_that_is_off_is_left_out() -> None:
+    for refresh in ("high", "low"):
+        for active, generating, caching, score in zip(*active_of(refresh=refresh), strict=True):
+            assert generating | caching < active
+            candidates = torch.tensor(sorted(set(range(320)) - generating - caching))
+            order = score[candidates].argsort(descending=refresh == "high")
+            assert active - generating - caching == set(candidates[order[: 64 - len(generating | caching)]].tolist())
     free, again = ([a - g - c for a, g, c in zip(*active_of(refresh="random", select_layer=layer)[:3], strict=True)] for layer in (2, 1))
     assert free == again
     assert free[0] != free[1]
-
-
-@pytest.mark.parametrize("kind", ["generating", "caching"])
-def test_a_kind_that_is_off_is_left_out(kind: str) -> None:
-    for active, generating, caching, _ in zip(*active_of(**{kind: False}), strict=True):
-        out, included = (generating, caching) if kind == "generating" else (caching, generating)
-        assert (len(active), out & active, included <= active) == (64, set(), True)
-    assert marche(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
+    for kind in ("generating", "caching"):
+        for active, generating, caching, _ in zip(*active_of(**{kind: False}), strict=True):
+            out, included = (generating, caching) if kind == "generating" else (caching, generating)
+            assert (len(active), out & active, included <= active) == (64, set(), True)
+        assert marche(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
 
 
 def test_a_blind_set_knows_no_kinds_and_some_blocks_compute_everything() -> None:

@@ -26,10 +26,8 @@ from cachemark.trial.child.bench import Bench
 from cachemark.trial.request import TrialRequest
 from support.examples import short_plan
 
-Box = tuple[float, float, float, float]
 
-
-def seen(name: str, score: float = 0.95, box: Box = (0, 0, 10, 10)) -> detector.Detection:
+def seen(name: str, score: float = 0.95, box: tuple[float, ...] = (0, 0, 10, 10)) -> detector.Detection:
     return detector.Detection(name, score, box)
 
 

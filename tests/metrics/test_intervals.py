@@ -20,7 +20,6 @@ fidelity = later("torch_fidelity")
 
 FEW: Mapping[str, Any] = {"kid_subset_size": 60, "kid_subsets": 10, "isc_splits": 4}
 N = 120
-FID = {"kid": False, "isc": False, "prc": False}
 
 
 def only(features: ImageFeatures, rows: torch.Tensor) -> ImageFeatures:
@@ -144,7 +143,8 @@ def test_the_choice_of_subsets_is_part_of_the_uncertainty_of_kid() -> None:
 def test_a_paired_difference_sees_what_single_ones_do_not_and_nothing_is_rarely_called_one() -> None:
     real, first = reference(), drawn(4 * N, 8, 0.1)
     other = replace(first, features=first.features * 0.95)
-    paired, (a, b) = difference(first, other, real, 80), (intervals(x, real, resamples=80, **FID)["fid"] for x in (first, other))
+    paired, (a, b) = difference(first, other, real, 80), (
+        intervals(x, real, resamples=80, kid=False, isc=False, prc=False)["fid"] for x in (first, other))
     assert paired.value == pytest.approx(a.value - b.value)
     assert paired.low <= paired.value <= paired.high
     assert paired.high - paired.low < 0.5 * (a.high - a.low), "what the seeds do to both cancels"

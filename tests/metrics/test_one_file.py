@@ -31,8 +31,8 @@ from support import examples
 from support.stages import call
 
 IMAGES = 24
-GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-metric.md"
-FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "add-a-metric.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", GUIDE, re.DOTALL))
 FILES["contrast"] = FILES["contrast"].replace("within =", "deterministic = True\n    within =")  # so that a gate compares it exactly
 SEES = '''
 from cachemark.metrics.compute import presets
@@ -145,14 +145,11 @@ PACKAGE = Path(cachemark.__file__).parent
 COSTS = "fields of Costs, and facts"
 ALLOWED = {
     "core/units.py": "the one list of metrics from which speedups, savings, ranks and charts are derived",
-    "core/spec.py": "the key under which a case asks for its largest batch",
-    "models/prompt_lists.py": "kinds of lists of prompts",
+    "core/spec.py": "the key under which a case asks for its largest batch", "models/prompt_lists.py": "kinds of lists of prompts",
     "models/catalogue/family.py": "a model names the metrics that are made for it",
-    "plans/expand.py": "kid_subset_size, an option of torch-fidelity",
-    "trial/child/measure.py": COSTS, "trial/child/timing.py": COSTS,
-    "store/benchmark_files.py": "a measure of Bencher, no metric",
-    "cli/advise.py": "passes of a decoder, no metric", "cli/generate.py": "what one generation took, no metric",
-    "workflows/generated.py": "an attribute that is asked for by another name",
+    "plans/expand.py": "kid_subset_size, an option of torch-fidelity", "trial/child/measure.py": COSTS, "trial/child/timing.py": COSTS,
+    "store/benchmark_files.py": "a measure of Bencher, no metric", "cli/advise.py": "passes of a decoder, no metric",
+    "cli/generate.py": "what one generation took, no metric", "workflows/generated.py": "an attribute asked for by another name",
     "workflows/score_protocols.py": "FID of a benchmark's own images",
 }  # fmt: skip
 

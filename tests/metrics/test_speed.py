@@ -1,6 +1,5 @@
 """Tokens per second of both halves, from the times of tokens."""
 
-from collections.abc import Mapping
 
 from cachemark.cache.layout import Layout, squares
 from cachemark.metrics.base import Costs
@@ -18,11 +17,6 @@ def scales(*sides: int) -> Layout:
     return Layout("next-scale", (0,), 0, 0, 1, 1, 1, 1, scales=squares(sides))
 
 
-def halves(marks: Mapping[int, float], layout: Layout, batch: int) -> tuple[float, float]:
-    figures = cost_values(Costs(batch, layout.visual, first_half(layout), [max(marks.values())], [marks]))
-    return figures["tokens_per_s_first"][0], figures["tokens_per_s_last"][0]
-
-
 def test_halves_are_divided_at_the_boundary_nearest_to_the_middle_by_watched_tokens() -> None:
     for marks, layout, batch, rates in (
         ({7: 2.0, 15: 10.0}, raster(4, 4), 3, (8 * 3 / 2.0, 8 * 3 / 8.0)),
@@ -30,7 +24,8 @@ def test_halves_are_divided_at_the_boundary_nearest_to_the_middle_by_watched_tok
         ({1: 1.0, 4: 4.0}, raster(1, 5), 1, (2.0, 1.0)),  # of an odd number of tokens, the longer half is the last
         ({0: 0.5, 4: 1.0, 13: 4.0}, scales(1, 2, 3), 2, (5 * 2 / 1.0, 9 * 2 / 3.0)),
     ):
-        assert halves(marks, layout, batch) == rates
+        figures = cost_values(Costs(batch, layout.visual, first_half(layout), [max(marks.values())], [marks]))
+        assert (figures["tokens_per_s_first"][0], figures["tokens_per_s_last"][0]) == rates
     for layout, expected in (
         (raster(4, 4), [3, 7, 11, 15]), (raster(3, 3), [2, 3, 5, 8]),  # the half ends inside a line
         (scales(1, 2, 3), [0, 4, 13]),

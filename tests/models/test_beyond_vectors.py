@@ -23,15 +23,13 @@ from cachemark.models.tiny.tokenizers import Sizes, TinyKL
 from cachemark.models.vision.bsq import bits_of, packed_bits
 from support.tiny_models import INFINITY_SIZES, MAR_SIZES, QUANTIZER, VAR_SIZES
 
-SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
-
 
 def var_model(**options: bool) -> var.VAR:
     return var.VAR(VAR_SIZES, QUANTIZER, **options).initialise(0).eval().requires_grad_(False)
 
 
-def generate(model: var.VAR, method: Full | ConcatFull, seeds: list[int], sampling: Sampling = SAMPLING) -> torch.Tensor:
-    return model.generate(torch.tensor(seeds) % 10, seeds, method, sampling, Memory())
+def generate(model: var.VAR, method: Full | ConcatFull, seeds: list[int], schedule: str = "linear") -> torch.Tensor:
+    return model.generate(torch.tensor(seeds) % 10, seeds, method, Sampling(cfg_scale=1.5, cfg_schedule=schedule), Memory())
 
 
 def test_the_condition_is_projected_once_and_the_reference_cache_has_equal_tokens_and_more_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +50,7 @@ def test_the_condition_is_projected_once_and_the_reference_cache_has_equal_token
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsupported, match="linear"):
-        generate(var_model(), Full(), [0], Sampling(cfg_scale=1.5))
+        generate(var_model(), Full(), [0], "constant")
     path = written("var", tmp_path / "var", monkeypatch).request.weights
     with pytest.raises(BadCheckpoint, match="patch_nums 1 2 3 4; this model has 1 2 5"):
         var.check_sides(replace(VAR_SIZES, sides=(1, 2, 5)), path)

@@ -75,13 +75,12 @@ def test_the_norm_is_rounded_before_its_weight(dtype: torch.dtype) -> None:
 
 
 CAPTIONED = Sampling(cfg_scale=3.0, temperature=0.0)
-LENGTHS = (2, 6, 3)
 READER = text_features.FeatureReader(128, 6)
 
 
 def captioned(config: CaptionConfig = CAPTIONED_SIZES) -> CaptionedLlamaGen:
     draw = torch.Generator().manual_seed(5)
-    model = CaptionedLlamaGen(config, [torch.randn(n, config.text, generator=draw) for n in LENGTHS]).initialise(0).eval()
+    model = CaptionedLlamaGen(config, [torch.randn(n, config.text, generator=draw) for n in (2, 6, 3)]).initialise(0).eval()
     for block in model.layers:
         block.attention.wqkv.weight.data *= 8
         block.attention.wo.weight.data *= 4

@@ -1,7 +1,6 @@
 """A drafter and a refiner as one model, beyond CoDe's vectors: tokens, costs, memory and bad pairs."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -71,21 +70,17 @@ def test_costs_of_the_published_pairs(drafted: int, share: float, peak: float) -
     assert image_flops(Method(), rival) / image_flops(Method(), layouts[1]) == pytest.approx(0.518, rel=0.01)
 
 
-@pytest.mark.parametrize(("drafter", "refiner", "drafted", "words"), [
-    ("var-d30", "var-d16", 0, r"mine: 0 drafted scales .* Draft 1 … 9 of the 10"), ("var-d30", "var-d16", 10, "mine: 10 drafted scales"),
-    ("var-d30", "var-d16", 2.5, "mine: 2.5 drafted scales"),
-    ("var-d36-512", "var-d16", 5, r"maps up to 32×32, 10 of them, the refiner up to 16×16, 10.*same token maps"),
-    ("tiny-var", "var-d16", 5, "the drafter has maps up to 16×16, 8 of them"),
-    ("infinity-2b-256", "var-d16", 5, "the drafter has maps up to"),
-    ("tiny-llamagen", "tiny-var-d2", 3, "tiny-llamagen is a next-token model"),
-])  # fmt: skip
-def test_pairs_that_do_not_fit(drafter: str, refiner: str, drafted: Any, words: str) -> None:
-    with pytest.raises(BadParameter, match=words) as caught:
-        _ = CompositeModel("mine", drafter, refiner, drafted).entry
-    assert "\n" not in str(caught.value)
-
-
-def test_methods_weights_and_tokenizers_that_do_not_fit() -> None:
+def test_pairs_methods_weights_and_tokenizers_that_do_not_fit() -> None:
+    for drafter, refiner, drafted, words in (
+        ("var-d30", "var-d16", 0, r"mine: 0 drafted scales .* Draft 1 … 9 of the 10"), ("var-d30", "var-d16", 10, "mine: 10 drafted"),
+        ("var-d30", "var-d16", 2.5, "mine: 2.5 drafted scales"), ("infinity-2b-256", "var-d16", 5, "the drafter has maps up to"),
+        ("var-d36-512", "var-d16", 5, r"maps up to 32×32, 10 of them, the refiner up to 16×16, 10.*same token maps"),
+        ("tiny-var", "var-d16", 5, "the drafter has maps up to 16×16, 8 of them"),
+        ("tiny-llamagen", "tiny-var-d2", 3, "tiny-llamagen is a next-token model"),
+    ):  # fmt: skip
+        with pytest.raises(BadParameter, match=words) as caught:
+            _ = CompositeModel("mine", drafter, refiner, drafted).entry
+        assert "\n" not in str(caught.value)
     entry, other = MODELS.get("tiny-var+d2-n6"), small("var")
     with pytest.raises(BadBudget, match=r"window does not run on a composite model.*Run it on one"):
         resolve(Window, Budget.parse("1/2"), entry.shape(entry.presets["paper"], 1), {})

@@ -25,10 +25,8 @@ from ..checks import LOGITS, Check, Kind, Vector, apart, below, beside, compare,
 from .infinity import config_of, finest_of, guided_by_scale, logits_of
 from .var import HiddenStates
 
-SCAS = 1e-6
 SHORT, LONG = "full/0/bits", "long/bits"  # of HeatKV's file
 MASK = 2**32 - 1
-EVERY = 8  # token of a long generation whose logits are stored
 
 
 @dataclass
@@ -276,7 +274,7 @@ KINDS = {
                 by=differing),
     ), "Infinity under ScaleKV: a generation along the file's bits, and its selection alone over all scales of 1024 pixels", ("scalekv",)),
     "heatkv": Kind(Heat, (
-        Check("scas", SCAS, scas, ("calibration/scas", "full/0/bits/0", "full/1/bits/0")),
+        Check("scas", 1e-6, scas, ("calibration/scas", "full/0/bits/0", "full/1/bits/0")),
         Check("orders", 0.0, orders, ("calibration/orders", "long/scas", "long/orders")),
         compare("plan_*", "budget_*/removed", lambda subject, vector, which: subject.plan(f"budget_{which}"), 0.0, by=differing),
         compare("live_*", "budget_*/live", lambda subject, vector, which: torch.stack(
@@ -284,7 +282,7 @@ KINDS = {
         Check("logits_*", LOGITS, logits, ("budget_*/logits_pre/6",)),
         compare("long_plan_*", "long/budget_*/removed", lambda subject, vector, which: subject.plan(f"long/budget_{which}"), 0.0,
                 by=differing),
-        Check("long_logits_*", LOGITS, partial(logits, part="long/budget_*/logits_pre_every_8th/*", every=EVERY),
+        Check("long_logits_*", LOGITS, partial(logits, part="long/budget_*/logits_pre_every_8th/*", every=8),
               ("long/budget_*/logits_pre_every_8th/12",)),
     ), "Infinity under HeatKV: scores, orders and plans of two and of thirteen scales, and generations along the file's bits", ("heatkv",)),
 }

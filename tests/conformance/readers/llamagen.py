@@ -25,8 +25,6 @@ from cachemark.models.vision.vq import VQ, VQConfig
 
 from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, beside, compare, differing, differing_bytes, filled, slot_apart, worst
 
-PROBABILITIES = 1e-6
-
 
 # -- the transformer --------------------------------------------------------------------------------------------------
 def sampling_of(vector: Vector, run: str) -> Sampling:
@@ -153,7 +151,7 @@ KINDS = {
         greedy("greedy_nocfg"),
         compare("guided_logits", "greedy_cfg/logits", lambda model, vector: generated(
             model, vector["input/class_ids"], sampling_of(vector, "greedy_cfg"))[1]),
-        Check("filters", PROBABILITIES, filters, ("filter/logits_in",)),
+        Check("filters", 1e-6, filters, ("filter/logits_in",)),
     ), "the LlamaGen transformer, with and without a cache, and its sampling", ("full",)),
     "small_vq": Kind(tokenizer, (
         compare("code_vectors", "quant", lambda model, vector: model.quantize(
