@@ -140,7 +140,7 @@ anything = (
 
 
 def generations(night: bool) -> None:
-    """Generations with fused passes draw the same tokens as with plain operations; by day those that launch every kernel."""
+    """Generations with fused passes draw the same tokens as with plain operations; by day those of MAR."""
     texts = drawn(0, torch.float32, (3, INFINITY_SIZES.text), (2, INFINITY_SIZES.text))
     maps = replace(VAR_SIZES, depth=2, sides=(1, 2, 3))
     models: dict[str, Any] = {
@@ -148,7 +148,7 @@ def generations(night: bool) -> None:
         "infinity": Infinity(replace(INFINITY_SIZES, scales=squares((1, 2))), texts),
         "mar": MAR(replace(MAR_SIZES, depth=(1, 2), grid=2, steps=2, head_depth=2, diffusion=(4,))),
     }
-    for family, name, parameters, sampling, expected in GENERATIONS if night else GENERATIONS[1:]:
+    for family, name, parameters, sampling, expected in GENERATIONS if night else GENERATIONS[2:]:
         model, launched, made = models[family].initialise(1).eval().requires_grad_(False), set[str](), []
         cls: type[Method] = METHODS.get(name)
         for on in (False, True):
