@@ -255,6 +255,17 @@ def test_images_below_a_window_lose_that_metric_only(side: int, absent: set[str]
     assert {"psnr", "ssim"} & scored.values.keys() == ({"psnr", "ssim"} if side >= 11 else {"psnr"})
 
 
+def test_pairs_are_read_by_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, images = list[int](), ImageFolder.images
+    monkeypatch.setattr(ImageFolder, "images", lambda self, names: together.append(len(names)) or images(self, names))
+    folders = few(tmp_path, "a", 3, side=16), few(tmp_path, "b", 3, side=16)
+    for limit, most in ((2 * 16 * 16, 2), (100, 1), (scoring.PIXELS, 3)):
+        monkeypatch.setattr(scoring, "PIXELS", limit)
+        together.clear()
+        score(*folders)
+        assert max(together) == most
+
+
 def test_fid_near_zero_has_a_finite_interval(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """Of images whose last bit differs."""
     images = pixels(sorted(folders[1].iterdir()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,10 +99,14 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
     except (CachemarkError, OSError, KeyError) as error:
         return Sprite(row, missing=f"The image file is missing: {error}")
     try:
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-            image.load()
-            width, height = image.size
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # only an error at twice as many pixels
+            with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+                image.load()
+                width, height = image.size
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        return Sprite(row, missing=f"The image file has more than {Image.MAX_IMAGE_PIXELS:,} pixels.")
+    except (OSError, ValueError, SyntaxError):
         return Sprite(row, missing="The image file is not a PNG, or a damaged one.")
     facts = row.outcome.facts
     texts = [list(map(str, listed or ())) for listed in (facts.grid_seeds, facts.grid_classes, facts.grid_prompts)]
