@@ -200,6 +200,7 @@ PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
     "vector times matrix": (lambda: V @ B, 40), "einsum": (lambda: torch.einsum("bij,j->bi", MANY, V), 48),
     "tensordot": (lambda: torch.tensordot(MANY, V, 1), 48), "linear of a vector": (lambda: torch.nn.functional.linear(V, A), 24),
     "_int_mm": (lambda: torch._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)), 8192),
+    "batch times matrix": (lambda: MANY @ B, 240), "linear": (lambda: torch.nn.functional.linear(MANY, B.mT, torch.ones(5)), 240),
     "multi_dot": (lambda: torch.linalg.multi_dot([A, B]), 120), "sum": (lambda: A.sum() + A.norm(), 0),
 }
 

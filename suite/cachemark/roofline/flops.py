@@ -57,7 +57,7 @@ class FlopCounter(UncompiledMode):
         super().__init__()
         self.formulas, self.flops = formulas, 0
         self.uncounted: set[str] = set()  # products without a formula that ran
-        self._whole: set[Any] = set()  # operations that are not made of others
+        self._whole: dict[Any, bool] = {}  # of operations without a formula that are not made of others: whether they multiply
 
     def add(self, flops: int) -> None:
         """Add the FLOPs of a kernel that dispatches nothing."""
@@ -66,18 +66,21 @@ class FlopCounter(UncompiledMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = self.formulas.get(func.overloadpacket)
-        if formula is None and func not in self._whole:
-            with self:
-                out = func.decompose(*args, **kwargs)
-            if out is not NotImplemented:
-                return out
-            self._whole.add(func)
-        out = func(*args, **kwargs)
-        if formula is None and PRODUCT.search(name := func.overloadpacket.__name__) and not name.startswith(REORDERED):
-            self.uncounted.add(name)
         if formula is not None:
+            out = func(*args, **kwargs)
             self.flops += formula(*args, **kwargs, out_val=out)
-        return out
+            return out
+        if func not in self._whole:
+            if not func.is_view:
+                with self:
+                    out = func.decompose(*args, **kwargs)
+                if out is not NotImplemented:
+                    return out
+            name = func.overloadpacket.__name__
+            self._whole[func] = bool(PRODUCT.search(name)) and not name.startswith(REORDERED)
+        if self._whole[func]:
+            self.uncounted.add(func.overloadpacket.__name__)
+        return func(*args, **kwargs)
 
 
 class ElementwiseProducts(TorchFunctionMode):
@@ -114,12 +117,16 @@ def formulas() -> dict[Any, Callable[..., int]]:
     def of_pair(first: torch.Size, second: torch.Size, *_: object, **__: object) -> int:
         return 2 * math.prod(first) * second[-1]
 
+    def of_any(first: torch.Size, *_: object, out_shape: torch.Size, **__: object) -> int:
+        return 2 * math.prod(out_shape) * first[-1]
+
     def of_distances(first: torch.Size, second: torch.Size, *_: object, **__: object) -> int:
         return 2 * math.prod(first) * second[-2]
 
     aten = torch.ops.aten
     lacking = {aten.mv: per_element, aten.dot: per_element, aten.vdot: per_element, aten.addmv: of_sum, aten.addr: of_sum,
-               aten.addbmm: of_sum, aten._int_mm: of_pair, aten._cdist_forward: of_distances}
+               aten.addbmm: of_sum, aten._int_mm: of_pair, aten._cdist_forward: of_distances,
+               aten.linear: of_any, aten.matmul: of_any}  # the last two are made of others, which takes time to find out
     own = {packet: shape_wrapper(formula) for packet, formula in lacking.items() if packet not in flop_registry}
     own |= {torch.ops.mkldnn._linear_pointwise: shape_wrapper(packed)} if torch.backends.mkldnn.is_available() else {}
     return {**flop_registry, **own}
