@@ -274,7 +274,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork servers a
 def processes() -> Any:
     """Children of a server that has imported the store already: they start in milliseconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cachemark.store.db"])
+    context.set_forkserver_preload(["cachemark.store.db", "cachemark.metrics.registry", "hypothesis.strategies"])
     return context
 
 
