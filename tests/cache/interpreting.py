@@ -1,6 +1,8 @@
 """Compares Triton's kernels, or copies of their files, with fp64 in Triton's interpreter: what the scripts of test_interpreted.py share."""
 
+import functools
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +59,7 @@ def noticed(copy: str, checks: Sequence[Callable[[], None]]) -> bool:
 
 def run(time: str, copies: Sequence[str], every: Sequence[Checks]) -> None:
     """Run the checks of a ``time``: day, night, or any, for drawn shapes. First print the copies of kernels that they notice."""
+    inspect.getmembers = functools.cache(inspect.getmembers)  # Triton lists the members of its language for each launch
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
     for copy in copies:
         if noticed(copy, [checks.fixed[Path(copy).stem] for checks in every if Path(copy).stem in checks.fixed]):
