@@ -18,7 +18,7 @@ from ..contract.decoder import Decoder, Front, Sequential, check_fronts, spare, 
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
-from .sampling import draw, draw_fused, filter_logits, guide, guide_window, guided
+from .sampling import draw, draw_fused, filter_logits, guide, guide_window, guided, token_keys
 
 See = Callable[[int, Tensor], None] | None
 Mark = Callable[[int], None] | None
@@ -112,12 +112,14 @@ class RasterModel(nn.Module):
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
         starts = engine.hold("starts", torch.tensor(layout.condition, device=labels.device))
         places = torch.arange(layout.visual, device=labels.device)
+        if (keys := token_keys(key, places)) is not None:
+            keys = engine.hold("keys", keys)
         out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
         fed = self.first(labels, layout)
         requested = forced is None, see is not None
         for step in raster_steps(layout):
             kind = layout.runs, step.count, guided(sampling, step.index), *requested, graph_key(method, step)
-            work = partial(self._pass, step, method, sampling, key, starts, requested)
+            work = partial(self._pass, step, method, sampling, key, keys, starts, requested)
             outputs = engine.run(kind, work, (fed, places[step.index : step.index + 1]), method)
             method.end_step(step)
             fed = outputs[0] if forced is None else forced[:, step.index]
@@ -129,8 +131,8 @@ class RasterModel(nn.Module):
         return out
 
     def _pass(
-        self, step: Step, method: Method, sampling: Sampling, key: Tensor, starts: Tensor, requested: tuple[bool, bool],
-        fed: Tensor, place: Tensor,
+        self, step: Step, method: Method, sampling: Sampling, key: Tensor, keys: Tensor | None, starts: Tensor,
+        requested: tuple[bool, bool], fed: Tensor, place: Tensor,
     ) -> tuple[Tensor, ...]:
         """Run one pass; return the ``requested`` among tokens (batch,) and logits (batch, vocab)."""
         hidden = self(self.feed(fed[:, None] if step.count else fed, step, place, starts), step, method)
@@ -140,7 +142,8 @@ class RasterModel(nn.Module):
             if tokens is not None:
                 return (tokens,)
         logits = self.allowed(guide(logits, sampling, step.index), place)
-        drawn = (draw(logits, sampling, key, place),) if requested[0] else ()
+        own = None if keys is None else keys.index_select(0, place)[0]
+        drawn = (draw(logits, sampling, key, place, own),) if requested[0] else ()
         return (*drawn, logits) if requested[1] else drawn
 
     # -- several tokens per pass --------------------------------------------------------------------------------------

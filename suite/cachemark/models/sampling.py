@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cache import random_streams as streams
-from ..cache.kernels.fused import fuses, random_numbers, sample
+from ..cache.kernels.fused import fuses, random_numbers, runs, sample
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
 
@@ -88,13 +88,20 @@ def draw_fused(
     return sample(logits, seeds, place, streams.PURPOSES["token"], max(sampling.temperature, 1e-5), scale, sampling.top_k, lined)
 
 
-def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tensor) -> Tensor:
+def token_keys(seeds: Tensor, places: Tensor) -> Tensor | None:
+    """Return the keys of the noise at all places, (places, rows), or None where a fused pass makes them from the seeds."""
+    return None if runs(seeds.device, torch.float32) else streams.keys(seeds, "token", places[:, None])
+
+
+def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tensor, key: Tensor | None = None) -> Tensor:
     """Sample one token per row by Gumbel-max in fp32: argmax(filtered logits + Gumbel noise).
 
     (rows, vocab) → (rows,) int64, or (rows, tokens, vocab) → (rows, tokens) with ``seeds`` (rows, 1) and ``position`` (tokens,). Noise is
-    keyed by (seed, position), so candidates that share a seed share their noise. Temperature 0 is greedy.
+    keyed by (seed, position), so candidates that share a seed share their noise; ``key`` (rows,), if known, is that of the
+    position. Temperature 0 is greedy.
     """
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    noise = random_numbers(seeds, "token", position, logits.size(-1), gumbel=True)
+    vocab = logits.size(-1)
+    noise = random_numbers(seeds, "token", position, vocab, gumbel=True) if key is None else streams.gumbel(key, vocab)
     return (filter_logits(logits, sampling) + noise).argmax(-1)
