@@ -51,7 +51,7 @@ AMS_KV = '{ name = "ams_kv", demanding = [4] }'
 
 def cases(folder: Path, cells: str, **more: Any) -> list[Prepared]:
     (folder / "plan.toml").write_text(short_plan(cells, **more), encoding="utf-8")
-    return [*map(Prepared.of, expand(load(str(folder / "plan.toml"))))]
+    return [Prepared.of(each, case=replace(each.case, repeats=1)) for each in expand(load(str(folder / "plan.toml")))]
 
 
 def named(p: Prepared) -> str:
@@ -100,8 +100,8 @@ def test_what_a_method_computes_and_keeps_is_written_down(scales: dict[str, Outc
 @pytest.mark.usefixtures("dot")
 def test_what_goes_at_the_end_of_a_line_is_gone_and_places_that_stand_from_the_beginning_make_no_curve(folder: Path) -> None:
     """Random weights, so that no image is judged."""
-    planned = [p for p in measuring.planned(folder, '"linear"', weights=None) if p.case.role in ("baseline", "candidate")]
-    padded = measuring.planned(folder, '"streaming"', weights=None, cells='engine = "reference"')[0]
+    planned = [p for p in measuring.planned(folder, '"linear"', weights=None, repeats=1) if p.case.role in ("baseline", "candidate")]
+    padded = measuring.planned(folder, '"streaming"', weights=None, repeats=1, cells='engine = "reference"')[0]
     bench, entry = Bench.load(planned[0]), 2 * 2 * BATCH * CONFIG.layers * CONFIG.dim * 4  # K and V, both guidance rows, in fp32
     full, linear, whole = (run_case(p, bench)[0] for p in (*planned, padded))
     curves = full.facts.kv_by_step, linear.facts.kv_by_step

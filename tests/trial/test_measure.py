@@ -15,14 +15,16 @@ from torch.nn import functional
 from cachemark.cache.arena import Memory
 from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT
 from cachemark.core import seeds
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES, Case
 from cachemark.core.units import METRICS
 from cachemark.machine.load import STAT
+from cachemark.metrics.base import Costs
 from cachemark.plans.planned import Prepared
 from cachemark.plans.reuse import KnownSeeds
 from cachemark.trial.child import bench as benches
-from cachemark.trial.child import judge
+from cachemark.trial.child import judge, measure
 from cachemark.trial.child.bench import Bench, case_job
 from cachemark.trial.child.measure import RANDOM
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP, weights
@@ -106,6 +108,13 @@ def test_a_case_has_all_its_figures_and_artifacts_which_are_consistent_and_facts
     assert outcome.facts.grid_classes == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
 
 
+@pytest.fixture
+def untimed(monkeypatch: Patch) -> None:
+    """Cases are judged alone."""
+    monkeypatch.setattr(measure, "_costs", lambda planned, *_, **__: (Costs(planned.case.batch), Facts(), {}))
+
+
+@pytest.mark.usefixtures("untimed")
 def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation(folder: Path) -> None:
     """Along the full cache's own tokens, sample by sample, in float64, by torch's own function."""
     cases = planned(folder, '"streaming"', cells="sampling = { temperature = 0.5, top_k = 4 }")
@@ -163,6 +172,7 @@ def test_the_reference_is_generated_once_and_that_of_the_batch_size_at_another_b
         assert len(outcome.samples["token_agreement"]) == SAMPLES
 
 
+@pytest.mark.usefixtures("untimed")
 def test_a_row_of_few_samples_runs_the_whole_batch_of_the_stored_baseline(folder: Path, tmp_path: Path) -> None:
     full, rows = planned(folder)[0], list[int]()
     first, resumed = Bench.load(full), Bench.load(full, rows.append)
@@ -174,12 +184,13 @@ def test_a_row_of_few_samples_runs_the_whole_batch_of_the_stored_baseline(folder
     assert torch.equal(log_probs, first.reference(full.case, case_job(full.case, first).first(1)).log_probs(slice(0, 1)))
 
 
-def test_random_weights_are_timed_but_not_judged_and_what_is_not_finite_is_neither(folder: Path) -> None:
-    by_label = run_all(planned(folder, weights=None))
+def test_random_weights_are_timed_but_not_judged_and_what_is_not_finite_is_neither(folder: Path, request: pytest.FixtureRequest) -> None:
+    by_label = run_all(planned(folder, weights=None, repeats=1))
     assert set(by_label) == {"full", "streaming 1/2", "h2o 1/2"}
     for outcome, files in by_label.values():
         assert (outcome.ok, outcome.unjudged, outcome.output_hash, files) == (True, RANDOM, "", {})
         assert set(outcome.samples) == SPEED | BYTES
+    request.getfixturevalue("untimed")
     for spoilt in ("weights", "images"):
         file = weights(folder / "spoilt.safetensors", value=float("nan") if spoilt == "weights" else None)
         cases = planned(folder, '"streaming"', weights=file)
@@ -193,24 +204,26 @@ def test_random_weights_are_timed_but_not_judged_and_what_is_not_finite_is_neith
             assert "NaN" in outcome.log or spoilt == "images"
 
 
-def test_partial_batches_masks_and_dropped_probabilities_change_nothing(folder: Path, results: Results, monkeypatch: Patch) -> None:
+def test_partial_batches_masks_and_dropped_probabilities_change_nothing(
+        folder: Path, results: Results, monkeypatch: Patch, request: pytest.FixtureRequest) -> None:
+    full, _ = run_case(case := planned(folder, '"full"', repeats=1, cells='engine = "reference"')[0], Bench.load(case))
+    places = 24  # the class and 16 tokens, rounded up to eights
+    assert (full.samples["kv_allocated"], full.samples["token_agreement"]) == ([PAIR * VECTOR * places], [1.0] * SAMPLES)
+    assert ("mask" in full.facts.kernel, max(full.samples["kl"]) < 1e-6) == (True, True)
+    request.getfixturevalue("untimed")
     by_label = run_all(planned(folder, '"streaming"', batch=3, samples=5))
     for outcome, files in by_label.values():
         assert outcome.ok
         assert len(outcome.samples["psnr"]) == 5
         assert load(files["tokens.safetensors"])["tokens"].shape == (5, TOKENS)
     assert by_label["full"][0].samples["kl"] == [0.0] * 5
-    cases = planned(folder, '"streaming"', cells='engine = "reference"')
-    full = run_all([p for p in cases if not p.unsupported_reason])["full"][0]
-    places = 24  # the class and 16 tokens, rounded up to eights
-    assert (full.samples["kv_allocated"], full.samples["token_agreement"]) == ([PAIR * VECTOR * places], [1.0] * SAMPLES)
-    assert ("mask" in full.facts.kernel, max(full.samples["kl"]) < 1e-6) == (True, True)
     monkeypatch.setattr(benches, "KEPT_BYTES", 0)
     again = run_all(planned(folder, '"streaming"'))
     for label in ("full", "full (other batch)", "streaming 1/2"):
         assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)
 
 
+@pytest.mark.usefixtures("untimed")
 def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_plan_gives_them(folder: Path) -> None:
     """In any order, and the reference of the candidates is made once."""
     few = [replace(p, case=replace(p.case, evaluation={REFERENCE_SAMPLES: 3, FORCED_SAMPLES: 2})) for p in planned(folder, '"streaming"')]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from cachemark.cache.kernels import table
 from cachemark.cache.kernels.mass import MASS
 from cachemark.cache.kernels.plain import WRITTEN_OUT
 from cachemark.core.errors import Unsupported
-from cachemark.core.facts import CapturedPasses
+from cachemark.core.facts import CapturedPasses, Facts
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.units import METRICS
@@ -24,6 +25,7 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
 from cachemark.trial.child import bench as benches
+from cachemark.trial.child import measure
 from support import measuring
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, short_plan
 from support.measuring import run_case
@@ -33,8 +35,8 @@ DECODERS = 'decoders = [{ name = "jacobi", window = 8 }]'
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 
 
-def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dict[str, Prepared]:
-    return {p.case.label: replace(p, rates=RATES) for p in measuring.planned(folder, methods, cells=cells)}
+def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"', **more: Any) -> dict[str, Prepared]:
+    return {p.case.label: replace(p, rates=RATES) for p in measuring.planned(folder, methods, cells=cells, **more)}
 
 
 def loaded(cases: dict[str, Prepared]) -> benches.Bench:
@@ -74,9 +76,10 @@ def test_it_has_the_full_cache_s_tokens_and_the_figures_of_its_passes(results: d
     assert jacobi.facts.limit.by["attention"] < full.facts.limit.by["attention"], "keys are read in fewer passes"
 
 
-def test_what_looks_past_a_line_is_exact_and_a_decoder_of_other_tokens_is_not_compared(folder: Path) -> None:
+def test_what_looks_past_a_line_is_exact_and_a_decoder_of_other_tokens_is_not_compared(
+        folder: Path, results: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = '{ name = "jacobi", window = 8 }, { name = "jacobi", window = 8, look_ahead = true }'
-    cases = planned(folder, f'decoders = ["sequential", {drawn}]', '"linear"')
+    cases = planned(folder, f'decoders = ["sequential", {drawn}]', '"linear"', repeats=1)
     bench = loaded(cases)
     own, near, far = (run_case(cases[f"linear 1/2{beside}"], bench)[0] for beside in ("", " + jacobi 8", " + jacobi 8 ahead"))
     assert far.ok, far.log
@@ -85,13 +88,13 @@ def test_what_looks_past_a_line_is_exact_and_a_decoder_of_other_tokens_is_not_co
         sizes = [one.samples[bytes_held][0] for one in (own, near, far)]
         assert sizes[0] == sizes[1] < sizes[2] <= sizes[0] * (TOKENS // 2 + 1 + 7) / (TOKENS // 2 + 1)
     assert far.facts.limit is not None
+    monkeypatch.setattr(measure, "counted", lambda _: ({}, Facts()))
     for name, options, keeps, note in (("sjd", "", "distribution", "differ from them"), ("scd", "", "distribution", "differ from them"),
                                        ("sjd", ", group = 14", "", "do not follow the distribution")):
-        cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8{options} }}]')
-        bench = loaded(cases)
-        full, (outcome, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)
+        case = planned(folder, f'decoders = [{{ name = "{name}", window = 8{options} }}]', repeats=1)[f"full + {name} 8"]
+        outcome, files = run_case(case, bench)
         assert outcome.ok, outcome.log
-        assert outcome.output_hash != full.output_hash
+        assert outcome.output_hash != results["full"].output_hash
         assert not {"token_agreement", "psnr", "ssim"} & outcome.samples.keys()
         assert max(outcome.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
         assert outcome.facts.decoder.keeps == keeps
@@ -112,14 +115,14 @@ def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.Mon
         return kept
 
     monkeypatch.setattr(Jacobi, "judge", lenient)
-    cases = planned(folder)
+    cases = planned(folder, repeats=1)
     outcome = run_case(cases["full + jacobi 8"], loaded(cases))[0]
     assert (outcome.status, outcome.samples) == (Status.ERROR, {})
     assert "of the tokens equal sequential decoding's" in outcome.log
 
 
 def engine_cases(folder: Path, name: str, device: str = "cpu") -> list[Prepared]:
-    return measuring.planned(folder, device=device, cells=f'engine = "{name}"')
+    return measuring.planned(folder, device=device, repeats=1, cells=f'engine = "{name}"')
 
 
 def test_without_a_cuda_device_every_case_says_so_and_with_one_a_method_that_decides_on_the_host(folder: Path, tmp_path: Path) -> None:
