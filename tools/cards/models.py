@@ -17,6 +17,7 @@ from cachemark.core.spec import Sampling
 from cachemark.core.units import metric
 from cachemark.core.wording import count
 from cachemark.gate import baselines as stored
+from cachemark.models.checkpoints import NoDraws
 from cachemark.models.protocol import ModelEntry, PublishedFile
 from cachemark.models.registry import MODELS
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS, READER_WEIGHTS
@@ -174,7 +175,7 @@ def _aspect_ratios(models: list[ModelEntry]) -> list[str]:
 
 @cache
 def parameters(file: PublishedFile) -> int:
-    with torch.device("meta"):
+    with torch.device("meta"), NoDraws():
         return sum(p.numel() for p in file.build().parameters())
 
 
