@@ -22,10 +22,11 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-PRELOADED = (  # torch's and torch-fidelity's are what counting FLOPs and judging images import, which takes longer than most trials
-    "cachemark.trial.child.main", "cachemark.models.catalogue.next_token", "cachemark.methods.registry", "cachemark.trial.identity",
-    "torch._dynamo", "torch_fidelity.registry", "cachemark.cli", *(f"cachemark.workflows.{task}" for task in (
-        "run", "check", "report", "export", "db", "roofline", "compare", "bisect")))
+PRELOADED = (  # torch-fidelity's is what judging images imports, and Pillow's are what a picture does
+    "cachemark.trial.child.main", "cachemark.models.catalogue.next_token", "cachemark.methods.full", "cachemark.methods.streaming",
+    "cachemark.trial.identity", "torch_fidelity.registry", *(f"PIL.{kind}ImagePlugin" for kind in ("Bmp", "Gif", "Jpeg", "Ppm", "Png")),
+    "cachemark.cli", *(
+        f"cachemark.workflows.{task}" for task in ("run", "check", "report", "export", "db", "roofline", "compare", "bisect")))
 MODULES = {"cachemark.trial.child.main", "cachemark.machine.rates"}  # those that are run with -m
 COMMAND_LINE = "from cachemark.cli import main; main()"
 CODE = {COMMAND_LINE}  # that is run with -c

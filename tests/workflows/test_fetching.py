@@ -21,12 +21,10 @@ from cachemark.models.publications import publications
 from cachemark.models.registry import MODELS
 from cachemark.models.weights import packaged
 from cachemark.plans import schema
-from cachemark.store.db import Store
 from cachemark.trial.child.facts import _source
 from cachemark.workflows.weights import fetch_named
-from support.examples import short_plan
 from support.hub import REVISION, Hub, serving
-from support.stages import good
+from support.stages import good, stage
 
 pytest.importorskip("huggingface_hub")
 LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
@@ -199,19 +197,15 @@ def test_shipped_plans_name_weights_where_they_are_fetched_to(hub: Hub, tmp_path
 
 
 def test_a_plan_with_fetch_ends_in_a_measurement(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of a bundled model lies at the hub, from where the run brings it; the next run asks nobody."""
+    """The file of the small model lies at the hub, from where the run brings it; the next run asks nobody."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
-    content = packaged("tiny-var.safetensors").read_bytes()
-    hub.files["somebody/tiny"] = {"tiny-var.safetensors": content}
-    plan = tmp_path / "p.toml"
-    plan.write_text(short_plan('model = "tiny-var"\nmethods = ["window"]\nweights = "hf:somebody/tiny:tiny-var.safetensors"'))
-    command = ["run", str(plan), "--store", str(tmp_path / "s.sqlite"), "--threads", "1"]
-    assert "Run 1: 4 measured, 0 failed, 0 skipped." in good(CliRunner().invoke(main, [*command, "--fetch"]))
+    made = stage(tmp_path / "stage", samples=2)
+    content, name = made.weights.read_bytes(), made.weights.name
+    hub.files["somebody/tiny"] = {name: content}
+    made.plan.write_text(made.plan.read_text().replace(str(made.weights), f"hf:somebody/tiny:{name}"))
+    assert "Run 1: 5 measured, 0 failed, 0 skipped." in good(made.run("--fetch"))
     before = len(hub.asked)
-    assert "Run 2: 0 measured, 0 failed, 4 skipped." in good(CliRunner().invoke(main, command))
+    assert "Run 2: 0 measured, 0 failed, 5 skipped." in good(made.run())
     assert len(hub.asked) == before
-    with Store.open(tmp_path / "s.sqlite", create=False, read_only=True) as store:
-        sources = [outcome.facts.weights_sources for outcome in store.outcomes(1)]
-    source = WeightsSource(repository="somebody/tiny", revision=REVISION, file="tiny-var.safetensors",
-                           sha256=hashlib.sha256(content).hexdigest())
-    assert sources == [{"weights": source}] * 4
+    source = WeightsSource(repository="somebody/tiny", revision=REVISION, file=name, sha256=hashlib.sha256(content).hexdigest())
+    assert [outcome.facts.weights_sources for outcome in made.outcomes(1).values()] == [{"weights": source}] * 5

@@ -32,9 +32,14 @@ from support.repositories import git
 REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plan() -> Plan:
     return load("bundled")
+
+
+@pytest.fixture(scope="module")
+def bundled(plan: Plan) -> dict[str, Prepared]:
+    return configs_of(plan, "cpu")
 
 
 @pytest.fixture
@@ -60,9 +65,9 @@ def test_half_of_the_pairs_begin_with_either_side_by_chance() -> None:
     assert 70 < sum(drawn[::2]) < 130
 
 
-def test_a_round_is_a_fresh_process_for_each_side_and_model(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_is_a_fresh_process_for_each_side_and_model(bundled: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch) -> None:
     ran = stub.answering(monkeypatch, answer)
-    configs = {name: p for name, p in configs_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
+    configs = {name: p for name, p in bundled.items() if p.case.label in ("full", "window 1/2")}
     models = len({p.case.model for p in configs.values()})
     runner, drawn = PairRunner(*sides(configs), seed=3), set()
     for number, swapped in enumerate(itertools.islice(orders(3), 6), 1):
@@ -115,8 +120,9 @@ def test_the_processes_of_a_pair_alternate_after_each_generation(tmp_path: Path)
 
 @pytest.mark.parametrize(("status", "times", "redone"), [
     (Status.THROTTLED, 1, 1), (Status.CONTENDED, 3, 3), (Status.THROTTLED, 99, 3), (Status.OOM, 99, 0)])
-def test_what_is_spoilt_is_measured_again(status: Status, times: int, redone: int, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    configs = {n: p for n, p in configs_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
+def test_what_is_spoilt_is_measured_again(
+        status: Status, times: int, redone: int, bundled: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = {name: bundled[name] for name in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
     left = iter(range(times))
 
     def spoilt(planned: Prepared, options: TrialRequest) -> Outcome:
@@ -132,8 +138,8 @@ def test_what_is_spoilt_is_measured_again(status: Status, times: int, redone: in
     assert {c.config: c.number for c in measured} == dict.fromkeys(configs, 1)
 
 
-def test_the_configs_of_a_plan_are_its_timed_cases_and_two_are_sides_where_a_model_has_both(plan: Plan) -> None:
-    configs = configs_of(plan, "cpu")
+def test_configs_of_a_plan_are_its_timed_cases_and_two_are_sides_where_a_model_has_both(plan: Plan, bundled: dict[str, Prepared]) -> None:
+    configs = bundled
     assert {p.case.role for p in configs.values()} == {"candidate", "baseline"}
     settings = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in configs.values()}
     assert settings == {(8, 2, 0, 0)}
@@ -145,7 +151,7 @@ def test_the_configs_of_a_plan_are_its_timed_cases_and_two_are_sides_where_a_mod
     before, after = sides_of(plan, "cpu", ("window 1/2", "linear 1/2"))
     assert list(before) == list(after) == [f"{model} window 1/2 → linear 1/2" for model in ("tiny-llamagen", "tiny-t2i")]
     assert [p.case.method for side in (before, after) for p in side.values()] == ["window"] * 2 + ["linear"] * 2
-    (masked, *_) = (p.case.label for p in configs_of(plan, "cpu").values() if p.case.method == "lazymar")
+    (masked, *_) = (p.case.label for p in configs.values() if p.case.method == "lazymar")
     with pytest.raises(CachemarkError, match="No model of plan bundled has both"):
         sides_of(plan, "cpu", ("linear 1/2", masked))
 
@@ -194,9 +200,9 @@ def test_images_of_a_side_are_judged_as_another_case_than_the_plans_and_nothing_
 
 @pytest.mark.parametrize(("plan_has", "asked_for", "found"), [
     ("s64", 64, "s64"), ("s64", 100, "s256"), ("s64", 2000, "s2k"), ("tune64", 64, "tune64"), ("tune64", 65, "tune256"), ("s2k", 5, "s2k")])
-def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found: str, plan: Plan) -> None:
+def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found: str, bundled: dict[str, Prepared]) -> None:
     """Tuning seeds and measuring seeds stay disjoint."""
-    planned = next(iter(configs_of(plan, "cpu").values()))
+    planned = next(iter(bundled.values()))
     planned = replace(planned, case=replace(planned.case, seeds=plan_has))
     assert image_side(planned, asked_for).case.seeds == found
     assert set(seeds.subset(plan_has, 10).seeds[:5]) <= set(seeds.subset(found, 10).seeds)

@@ -44,7 +44,7 @@ ANCHOR = f'[anchor]\nmetric = "fid_eyes_{IMAGES}"\nexpected = EXPECTED\ntoleranc
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """A plan whose plug-in is the model with its eyes, and its first run. Not to be changed."""
-    made = stages.stage(tmp_path_factory.mktemp("original") / "stage", plugin=examples.MODEL + examples.EYES + SEES)
+    made = stages.stage(tmp_path_factory.mktemp("original") / "stage", samples=2, plugin=examples.MODEL + examples.EYES + SEES)
     edit(made.plan, "[[cells]]", f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = 4\npreset = "eyes"\n\n[[cells]]')
     with pytest.MonkeyPatch.context() as patch:
         put_back(patch)
@@ -151,10 +151,17 @@ def on_card(card: Card) -> Iterator[None]:
         yield
 
 
+def of_random_weights(folder: Path) -> Stage:
+    """A stage whose cases are timed and not judged."""
+    made = stages.stage(folder)
+    edit(made.plan, str(made.weights), "")
+    return made
+
+
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """A run without a price, and one with a price that reuses its results."""
-    made = stages.stage(tmp_path_factory.mktemp("energy") / "stage")
+    made = of_random_weights(tmp_path_factory.mktemp("energy") / "stage")
     with on_card(Card("GPU-aaaa", milliwatts=1000 * WATT, steady=True)):
         for more in ((), ("--price", f"{PRICE}/h")):
             good(made.run(*more))
@@ -185,7 +192,7 @@ def test_a_run_on_a_card_has_energy_costs_and_both_in_every_format(priced: Stage
 
 
 def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:
-    made = stages.stage(tmp_path / "stage")
+    made = of_random_weights(tmp_path / "stage")
     with on_card(Card("GPU-aaaa", milliwatts=math.nan)):
         good(made.run("--price", "2.49/h", "--report", str(tmp_path / "report.html")))
     for outcome in timed(made.outcomes()):
