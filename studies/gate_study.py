@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from cachemark.core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
-from cachemark.stats import changepoints as history
-from cachemark.stats import paired_test as pairs
+from cachemark.stats import changepoints as history, paired_test as pairs
 from cachemark.stats.paired_test import Rule
 from tools.pages import gate as gate_page
 

@@ -5,8 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from cachemark.cache.layout import RowRun
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps, placed

@@ -17,8 +17,7 @@ from cachemark.models.vision import emu3_vq, kl, vq
 
 from .checks import Vector
 from .discovery import DEFAULT
-from .readers import FAMILIES, infinity, llamagen
-from .readers import codecs as codecs_reader
+from .readers import FAMILIES, codecs as codecs_reader, infinity, llamagen
 
 Wrong = Callable[[Any], Any]
 

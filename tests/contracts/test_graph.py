@@ -20,8 +20,7 @@ from cachemark.contract.heads import HeadGroups
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter, BadPlugin, Unsupported
 from cachemark.core.spec import Sampling
-from cachemark.kit import checks
-from cachemark.kit import masked as kit
+from cachemark.kit import checks, masked as kit
 from cachemark.kit.capture import CpuGraphs, NotCapturable, capture_on_cpu, capturing
 from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.kit.next_scale import SIDES, ScaleCell
@@ -31,8 +30,7 @@ from cachemark.methods.base.evicting import visual_budget
 from cachemark.methods.streaming import Streaming
 from cachemark.methods.window import Window
 
-from . import cells as token
-from . import masked, scales
+from . import cells as token, masked, scales
 from .scales import BUILT_IN, CELLS, Scored, Staggered, run
 
 

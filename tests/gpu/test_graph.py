@@ -28,16 +28,14 @@ from cachemark.contract.decoder import Rehearsal
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.decoders.jacobi import Jacobi
-from cachemark.kit import masked as kit
-from cachemark.kit import next_token
+from cachemark.kit import masked as kit, next_token
 from cachemark.kit.capture import CpuGraphs
 from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
-from contracts import cells as token
-from contracts import masked, scales
+from contracts import cells as token, masked, scales
 from support.measuring import run_case
 
 REHEARSED = bool(os.environ.get("CACHEMARK_REHEARSE"))

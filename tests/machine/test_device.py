@@ -19,9 +19,7 @@ import pytest
 from cachemark.core.facts import DeviceReadings
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
-from cachemark.machine import gpu as device
-from cachemark.machine import monitor as watch
-from cachemark.machine import timer
+from cachemark.machine import gpu as device, monitor as watch, timer
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request

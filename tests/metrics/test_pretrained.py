@@ -12,8 +12,7 @@ import torch
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
 from cachemark.metrics.color_consistency import CLASSES
-from cachemark.metrics.compute import detector as detectors
-from cachemark.metrics.compute import pretrained
+from cachemark.metrics.compute import detector as detectors, pretrained
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, Detection, PretrainedDetector
 from cachemark.metrics.compute.pretrained import ANSWERER, CLIP, DETECTOR, Clip, PublishedNetwork
 from cachemark.metrics.preference_scores import HumanPreference, ImageReward

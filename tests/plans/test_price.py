@@ -16,8 +16,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.methods.full import Full
 from cachemark.models import costs
 from cachemark.models.registry import MODELS
-from cachemark.plans import price
-from cachemark.plans import schema as plans
+from cachemark.plans import price, schema as plans
 from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Planned, Prepared
@@ -25,8 +24,7 @@ from cachemark.store.db import Store
 from cachemark.workflows.decidable import too_few_seeds
 from cachemark.workflows.list import COSTS
 from cachemark.workflows.price import price_list
-from cachemark.workflows.run import PlanRunner
-from cachemark.workflows.run import run as measure
+from cachemark.workflows.run import PlanRunner, run as measure
 from cachemark.workflows.session import Machine
 from support import stages, stub
 from tools.cards.plans import cost

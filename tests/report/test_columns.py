@@ -18,8 +18,7 @@ from cachemark.decoders.registry import DECODERS
 from cachemark.export.frames import frame
 from cachemark.methods.registry import METHODS
 from cachemark.report.page.render import render
-from tools.cards.methods import TITLES as TITLES_FILE
-from tools.cards.methods import titles_text
+from tools.cards.methods import TITLES as TITLES_FILE, titles_text
 
 
 def test_a_figure_has_its_unit_and_titles_are_those_of_the_classes_of_plug_ins_too() -> None:

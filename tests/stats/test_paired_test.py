@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import scipy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from cachemark.core.errors import CachemarkError
 from cachemark.stats import paired_test as pairs

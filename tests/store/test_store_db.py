@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from sqlalchemy import select
 from store_examples import CODE, ENVIRONMENT, begin, case, count_rows, failed, objects, ok, outcomes, texts
 

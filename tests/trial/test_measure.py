@@ -23,8 +23,7 @@ from cachemark.machine.load import STAT
 from cachemark.metrics.base import Costs
 from cachemark.plans.planned import Prepared
 from cachemark.plans.reuse import KnownSeeds
-from cachemark.trial.child import bench as benches
-from cachemark.trial.child import judge, measure
+from cachemark.trial.child import bench as benches, judge, measure
 from cachemark.trial.child.bench import Bench, case_job
 from cachemark.trial.child.measure import RANDOM
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP, weights

@@ -20,12 +20,10 @@ from cachemark.core.units import METRICS
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.capture import CpuGraphs
 from cachemark.models import costs
-from cachemark.plans import expand as expansion
-from cachemark.plans import schema as plans
+from cachemark.plans import expand as expansion, schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
-from cachemark.trial.child import bench as benches
-from cachemark.trial.child import measure
+from cachemark.trial.child import bench as benches, measure
 from support import measuring
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, short_plan
 from support.measuring import run_case

@@ -29,8 +29,7 @@ from cachemark.plans.planned import Prepared
 from cachemark.plans.price import batches
 from cachemark.plugins import loading as plugins
 from cachemark.roofline.bill import bill
-from cachemark.trial.child import facts as limit
-from cachemark.trial.child import measure
+from cachemark.trial.child import facts as limit, measure
 from cachemark.trial.child.bench import Bench, case_job
 from cachemark.workflows import run as session
 from cachemark.workflows.pending import decide

@@ -14,8 +14,7 @@ from cachemark.gate.judgement import RunJudgement
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
-from cachemark.workflows import check
-from cachemark.workflows import git as commits
+from cachemark.workflows import check, git as commits
 from cachemark.workflows.git import GOOD, checkouts, code_of, commit_of, repository_of, search, suspects
 from support.repositories import git
 

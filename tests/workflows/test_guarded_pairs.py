@@ -27,8 +27,7 @@ from cachemark.trial.measurement import Measurement
 from cachemark.trial.request import PROTOCOL, TrialRequest
 from cachemark.workflows import bisect, prove
 from cachemark.workflows.check import judge
-from cachemark.workflows.compare import PairedComparison, Terms
-from cachemark.workflows.compare import compare as measure_pairs
+from cachemark.workflows.compare import PairedComparison, Terms, compare as measure_pairs
 from cachemark.workflows.report import baseline_of
 from cachemark.workflows.session import Machine
 from support import fork_server, stub

@@ -31,9 +31,7 @@ from cachemark.plans.schema import Cells, Plan
 from cachemark.report.page.render import chart_sets
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
-from cachemark.workflows import generate as generating
-from cachemark.workflows import generated
-from cachemark.workflows import measure as measuring
+from cachemark.workflows import generate as generating, generated, measure as measuring
 from cachemark.workflows.compare import Terms
 from cachemark.workflows.generate import ImageModel
 from cachemark.workflows.measure import plan_of

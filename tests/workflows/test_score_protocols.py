@@ -24,8 +24,7 @@ from cachemark.metrics.compute.pretrained import Clip
 from cachemark.metrics.compute.sample_batches import SampleBatch
 from cachemark.models import prompt_lists
 from cachemark.models.prompt_lists import Download, prompt_list
-from cachemark.workflows import score as scoring
-from cachemark.workflows import score_protocols as protocols
+from cachemark.workflows import score as scoring, score_protocols as protocols
 from cachemark.workflows.score_prompts import prompt_numbers
 from cachemark.workflows.score_protocols import score
 from metrics.test_adm_evaluator import frechet

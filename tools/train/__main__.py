@@ -14,8 +14,7 @@ from cachemark.models.catalogue.next_scale import TINY_SIZES
 from cachemark.models.weights import packaged
 
 from ..command import run_command
-from . import feature_network as features
-from . import loops
+from . import feature_network as features, loops
 from .captioned import CaptionedTask, ReaderTask
 from .continuous import LatentsTask, MaskedTask
 from .feature_network import FeaturesTask

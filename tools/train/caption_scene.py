@@ -18,8 +18,7 @@ from torch import Tensor
 from cachemark.metrics.color_consistency import CLASSES, SIZE
 from cachemark.models.tiny.captions import AXES, PLACES, SHAPES, TEXTURES, Asked
 
-from .scene import HUES, coverage, distance, hsv, painted
-from .scene import stream as versioned_stream
+from .scene import HUES, coverage, distance, hsv, painted, stream as versioned_stream
 
 VERSION = "captions-v1"
 DRAWN_AS = {"disc": "disc", "square": "square", "triangle": "triangle", "ring": "ring", "cross": "plus"}  # among the procedural scenes

@@ -26,8 +26,7 @@ from .image_albums import Albums, Strip, albums, strip
 from .method_placings import MethodPlacing, method_placings, plugin_lines
 from .missing import Missing, missing
 from .papers import PaperTable, papers
-from .quality_claims import Claims, criterion, margin_sentence
-from .quality_claims import standing as standing_of
+from .quality_claims import Claims, criterion, margin_sentence, standing as standing_of
 from .report_row import BUSY_MACHINE, process_bias_in_words
 from .run_history import HistoryNight, RunHistory, run_history
 from .summary_sentences import sentences

@@ -38,8 +38,7 @@ def advise(
     fit. Speedups are measured where the store has them, else predicted: the roofline times the efficiency measured on that device at
     another batch. Fidelity alone recommends nothing.
     """
-    from ..workflows.advise import Wishes
-    from ..workflows.advise import advise as answer
+    from ..workflows.advise import Wishes, advise as answer
 
     advice = answer(Wishes(model, card, batch, memory, max_loss), store, plugins=plugins)
     device = "--here" if card == "cpu" else _card(card)

@@ -61,8 +61,7 @@ def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: 
     disturbed pair is measured again. Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the configurations not
     resolved, 4 nothing or too little measured, 5 infrastructure.
     """
-    from ..workflows.compare import Terms
-    from ..workflows.compare import compare as measure
+    from ..workflows.compare import Terms, compare as measure
 
     result = measure(terms=Terms(delta, minutes, aa, min_coverage=min_coverage), **sides)
     if as_json:

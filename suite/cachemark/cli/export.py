@@ -61,8 +61,7 @@ def export() -> None:
 
 def _export(form: Format, path: str | Path, **options: Any) -> None:
     """Write a run to ``path``, or print it for ``-``."""
-    from ..workflows.export import csv_lines
-    from ..workflows.export import export as to
+    from ..workflows.export import csv_lines, export as to
 
     if form == "csv" and path == "-":  # may be larger than memory
         for part in csv_lines(**options):

@@ -164,8 +164,7 @@ def report(
     PATH is one file that needs nothing else. --site DIR makes a static site of all runs, newest first. A nightly job adds its run; only
     the pages of the ten newest runs are written again.
     """
-    from ..workflows.report import report as write_report
-    from ..workflows.report import site as write_site
+    from ..workflows.report import report as write_report, site as write_site
 
     on_command_line = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if site is None:
@@ -197,8 +196,7 @@ def check_store(store: str, quick: bool, repair: bool, as_json: bool) -> None:
     The exit code is 2 where anything is wrong. Nothing is changed without --repair, and no result with it.
     """
     from ..core.errors import BadStore
-    from ..workflows.db import check_store as problems_of
-    from ..workflows.db import leftovers_of
+    from ..workflows.db import check_store as problems_of, leftovers_of
     from .progress import Ticker
 
     problems = problems_of(store, Ticker(), quick=quick)

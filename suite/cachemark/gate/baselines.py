@@ -21,8 +21,7 @@ from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, refuse_other, replacing, writing
 from ..core.units import is_finite
 from ..store.db import Store
-from ..store.exchange import Exchange, dump
-from ..store.exchange import load as load_text
+from ..store.exchange import Exchange, dump, load as load_text
 from ..store.rows import RunRecord, utc_now
 
 Content = TypeVar("Content")

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as unpacked
-from safetensors.torch import save as packed
+from safetensors.torch import load as unpacked, save as packed
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported

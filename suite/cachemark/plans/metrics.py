@@ -13,8 +13,7 @@ from ..core.units import FAMILIES, METRICS
 from ..metrics.base import ImageMetric, MetricBase, MetricContext
 from ..metrics.registry import built_in, image_metrics
 from ..models.protocol import ModelEntry, Request
-from ..plugins import installed
-from ..plugins import loading as plugins
+from ..plugins import installed, loading as plugins
 
 if TYPE_CHECKING:
     from .schema import MetricTable

@@ -12,8 +12,7 @@ from ..analysis.case_group import CaseGroup
 from ..analysis.device_limits import TOLERANCE
 from ..analysis.quality_claims import MARGINS, UNJUDGED, Margins, QualityClaim, criterion, seeds_that_decide, standing
 from ..analysis.report_row import MASKED, ReportRow, method_of
-from ..core import formatting as fmt
-from ..core import limits
+from ..core import formatting as fmt, limits
 from ..core.files import read_json
 from ..core.limits import Rates
 from ..core.result import Outcome

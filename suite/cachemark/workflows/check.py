@@ -21,9 +21,7 @@ from ..core.threads import default_threads
 from ..core.units import TIME
 from ..core.verdicts import MISSING
 from ..core.wording import count, percent, shown
-from ..gate import baseline_check as gate
-from ..gate import baselines, incidents
-from ..gate import nights as ledger
+from ..gate import baseline_check as gate, baselines, incidents, nights as ledger
 from ..gate.baselines import ListedBaseline
 from ..gate.comparison import COVERAGE, OTHER_METHODS
 from ..gate.incidents import PAIRS, GateRow, Incident, IncidentNight

@@ -19,8 +19,7 @@ from ..core.files import PACKAGE
 from ..core.result import Environment, Outcome
 from ..core.verdicts import NOT_COMPARED
 from ..core.wording import short_commits
-from ..gate import flakes
-from ..gate import nights as ledger
+from ..gate import flakes, nights as ledger
 from ..gate.comparison import (
     AA,
     COVERAGE,

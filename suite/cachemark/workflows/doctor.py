@@ -16,8 +16,7 @@ from ..cache.kernels.table import TABLE
 from ..core.errors import Infrastructure
 from ..core.threads import default_threads
 from ..core.units import METRICS
-from ..machine import gpu as driver
-from ..machine import rates
+from ..machine import gpu as driver, rates
 from ..machine.environment import environment
 from ..machine.monitor import unseen
 from ..models.catalogue import next_token

@@ -63,8 +63,7 @@ def score(
     Arguments and errors are those of :func:`cachemark.workflows.score.score`; ``images`` come first, then the reference.
     ``attrs["absent"]`` has the reasons for missing values, ``attrs["pairs"]`` the values of each pair, and ``attrs["notes"]`` doubts.
     """
-    from .score import Score
-    from .score import score as scored
+    from .score import Score, score as scored
 
     if unread := [each for each in (images, against) if not isinstance(each, str | os.PathLike)]:
         raise Unsupported(f"score reads files, not {type(unread[0]).__name__}.",
@@ -107,8 +106,7 @@ def advise(
     ``memory``: bytes (0: all of the card). Without a stored result of the model there is no method, and the text is a warning. See
     :func:`cachemark.workflows.advise.advise`.
     """
-    from .advise import AdvisedMethod, Wishes
-    from .advise import advise as answer
+    from .advise import AdvisedMethod, Wishes, advise as answer
 
     advice = answer(Wishes(model, card, batch, memory, max_loss), store, plugins=plugins)
     lines: list[Any] = [*advice.ranked, *advice.not_recommended]

@@ -22,8 +22,7 @@ from ..models.protocol import Request
 from ..models.registry import MODELS
 from ..plans import schema as plans
 from ..plans.planned import Prepared
-from ..plugins import installed
-from ..plugins import loading as plugins
+from ..plugins import installed, loading as plugins
 from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor

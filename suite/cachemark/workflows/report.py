@@ -21,11 +21,9 @@ from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, writing
 from ..core.result import Outcome
 from ..core.units import is_metric, metric
-from ..gate import anchors, baselines
-from ..gate import nights as ledger
+from ..gate import anchors, baselines, nights as ledger
 from ..gate.judgement import RunJudgement
-from ..report.page import render
-from ..report.page import site as pages
+from ..report.page import render, site as pages
 from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import COMPARISON, RunRecord

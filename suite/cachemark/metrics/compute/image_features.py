@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load as unpacked
-from safetensors.torch import save as packed
+from safetensors.torch import load as unpacked, save as packed
 from torch import Tensor
 
 from ...core.errors import BadCheckpoint, Unsupported
