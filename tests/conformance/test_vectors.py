@@ -2,6 +2,8 @@
 
 import functools
 import json
+import lzma
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.core.errors import CachemarkError
 from cachemark.methods.registry import METHODS
 
 from .checks import Kind, Vector, matching
@@ -74,6 +77,23 @@ def test_every_stored_tensor_counts(path: Path) -> None:
     with torch.no_grad():
         assert not unnoticed(path, kind)
     assert vector.used == vector.tensors.keys()
+
+
+def test_a_file_counts_once_packed_and_unpacked_and_through_a_link_and_none_is_passed_over(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"No vectors under .*expected <family>/"):
+        find(tmp_path / "empty")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/mar").symlink_to(DEFAULT / "mar")
+    through = [item.label for item in find(tmp_path / "linked")]
+    assert through == [item.label for item in find(DEFAULT) if item.path.parent.name == "mar"] != []
+    shutil.copytree(DEFAULT / "mar", unpacked := tmp_path / "unpacked/mar")
+    for file in unpacked.glob("*.xz"):
+        file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
+    assert [item.label for item in find(unpacked.parent)] == through
+    (unpacked / "golden_unknown.safetensors").touch()
+    (tmp_path / "again").symlink_to(unpacked.parent)
+    with pytest.raises(CachemarkError, match="unknown"):
+        find(tmp_path / "again")
 
 
 def test_every_file_has_all_its_checks_and_the_summary_in_the_package_is_of_them() -> None:
