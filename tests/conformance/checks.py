@@ -46,6 +46,13 @@ class Vector:
         """Names that checks may need: tensors, and top-level keys of the JSON as ``json/<key>``."""
         return self.tensors.keys() | {f"json/{key}" for key in self.facts}
 
+    @staticmethod
+    def names_of(path: Path) -> set[str]:
+        """Return the names of a file by its head alone."""
+        with path.open("rb") if path.exists() else lzma.open(path.with_name(f"{path.name}.xz")) as file:
+            listed = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return listed.keys() - {"__metadata__"} | {f"json/{key}" for key in json.loads(path.with_suffix(".json").read_text())}
+
     def matching(self, pattern: str) -> list[tuple[str, str]]:
         return matching(pattern, self.tensors)
 

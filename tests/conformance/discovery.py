@@ -41,7 +41,7 @@ def _items(path: Path, label: str) -> list[Item]:
     name = f"{path.parent.name}/{path.stem.partition('_')[2]}"
     if name not in KINDS:
         raise unknown("kind of vector", name, KINDS)
-    names = Vector.load(path).names
+    names = Vector.names_of(path)
     checks = KINDS[name].checks_of(names)
     lacking = {check.name: check.lacking(names) for check in checks}
     if all(lacking.values()):

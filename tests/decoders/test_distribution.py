@@ -26,9 +26,9 @@ DRAFTS = [(2, "newest", 0), (3, "uniform", 0), (4, "newest", 0), (4, "left", 0),
 DAILY = [(name, 4, "newest", edge, 2) for name in DECODERS for edge in (0, 3) if (name, edge) != ("reused", 3)]
 
 
-def deviation(name: str, make: Callable[..., Decoder], together: int = 1, edge: int = 0) -> float:
+def deviation(name: str, make: Callable[..., Decoder], together: int = 1, edge: int = 0, draws: int = DRAWS) -> float:
     """Return how many standard deviations off the words of a decoder are; they must take fewer passes than they have places."""
-    sample = drawn(make, SEEDS, together, edge)
+    sample = drawn(make, SEEDS[:draws], together, edge)
     print(f"{name} past {edge}, {together}: {off(sample.words):.2f} σ, {sample.passes.double().mean():.3f} passes")
     assert sample.passes.double().mean() < PLACES
     return off(sample.words)
@@ -73,15 +73,15 @@ OLD = remembering(SCD, lambda self, tested: torch.where(tested.right[..., None],
 DRAWN_FROM_NOW = remembering(SJD, lambda self, tested: tested.p)
 
 
-@pytest.mark.parametrize(("make", "together", "edge"), [
-    (partial(Decided, window=4, proposals="newest"), 1, 3),
-    (partial(OLD, window=4, proposals="newest", coupling="maximal"), 1, 0),
-    (partial(DRAWN_FROM_NOW, window=4, proposals="newest", reuse=0.5), 1, 0),
-    (partial(Retested, window=4), 2, 0),
-    (partial(SJD, window=4, proposals="newest", group=2), 2, 0),  # not faulty: groups are approximate, and say so
+@pytest.mark.parametrize(("make", "together", "edge", "draws"), [  # in no more words than it takes
+    (partial(Decided, window=4, proposals="newest"), 1, 3, 10_000),
+    (partial(OLD, window=4, proposals="newest", coupling="maximal"), 1, 0, 50_000),
+    (partial(DRAWN_FROM_NOW, window=4, proposals="newest", reuse=0.5), 1, 0, 75_000),
+    (partial(Retested, window=4), 2, 0, DRAWS),
+    (partial(SJD, window=4, proposals="newest", group=2), 2, 0, 50_000),  # not faulty: groups are approximate, and say so
 ])
-def test_another_distribution_is_found_out(make: Callable[..., Decoder], together: int, edge: int) -> None:
-    assert deviation(str(make), make, together, edge) > BOUND
+def test_another_distribution_is_found_out(make: Callable[..., Decoder], together: int, edge: int, draws: int) -> None:
+    assert deviation(str(make), make, together, edge, draws) > BOUND
 
 
 @pytest.mark.parametrize(("name", "together"), [(name, 1 + number % 2) for number, name in enumerate([*DECODERS, "grouped"])])
@@ -89,8 +89,8 @@ def test_generations_side_by_side_are_those_of_each_alone(name: str, together: i
     """The counts rely on batches that equal single generations."""
     assert (SJD().keeps, SJD(group=2).keeps, SJD(reuse=1.0).keeps) == ("distribution", "", "distribution")
     make = DECODERS.get(name) or partial(SJD, group=2)
-    sample = drawn(partial(make, window=4, proposals="newest"), SEEDS[:60], together)
-    for first in range(0, 60, together):
+    sample = drawn(partial(make, window=4, proposals="newest"), SEEDS[:24], together)
+    for first in range(0, 24, together):
         decoder = make(window=4, proposals="newest")
         assert torch.equal(alone(decoder, SEEDS[first : first + together]), sample.words[first : first + together])
         assert {len(decoder.kept)} == set(sample.passes[first : first + together].tolist())

@@ -145,6 +145,7 @@ def test_more_samples_take_over_those_that_are_stored(stage: Stage, monkeypatch:
 
     monkeypatch.setattr(PlanRunner, "_advanced", counted)
     edit(stage.plan, f"samples = {examples.SAMPLES}", "samples = 6")
+    edit(stage.plan, '["streaming"]', '["calm"]')
     shown = f"{examples.SAMPLES} of its 6 samples are stored; the others are generated and the case is timed again"
     assert set(explained(stage).values()) == {("run", shown)}
     stage.run()
@@ -159,8 +160,8 @@ def test_more_samples_take_over_those_that_are_stored(stage: Stage, monkeypatch:
         assert {name: of.samples[name] for name in of.samples if metric(name).kind in JUDGING} == {
             name: fresh.samples[name] for name in fresh.samples if metric(name).kind in JUDGING}
     saved = {label: counts[label] - grown_counts[label] for label in counts}
-    times = dict.fromkeys(LABELS, 3) | {"full": 2, "full (other seeds)": 2}  # its own, the full cache's, and those along its tokens
-    assert saved == {label: examples.SAMPLES * times[label] for label in LABELS}
+    times = {"full": 2, "full (other seeds)": 2, "full (other batch)": 3, "calm 1/2": 3}  # its own, the full, along its tokens
+    assert saved == {label: examples.SAMPLES * number for label, number in times.items()}
 
 
 @pytest.mark.parametrize(("trial", "groups"), [("model", [["full", "window 1/2", "streaming 1/2"], ["full", "window 1/2"]]),
