@@ -73,7 +73,8 @@ ROWS = [
     Attack("a case in a baseline that is a command", CHECKED, code=4, says=("pwned",),
            prepare=edited(BASELINE, put(*CASE, "method", value=f"\n{PWNED}"))),
     *(baseline(*CASE, "evaluation", value=value, says=says) for value, says in (
-        ({"metrics": [1]}, "define no metrics"), ({"batch": "x"}, "evaluation.batch"), ({"reference_samples": 0}, "samples = 0"))),
+        ({"metrics": [1]}, "define no metrics"), ({"batch": "x"}, "evaluation.batch"), ({"batch": 1.5}, "batch = 1.5"),
+        ({"batch": True}, "batch = "), ({"reference_samples": 0}, "samples = 0"))),
     baseline("outcomes", 0, "samples", "kl", value=[1e308] * 4, says="whose mean is no number"), baseline("meta", "series", value=10**30),
     *(Attack(f"a key that is twice in {file}", arguments, "bad-baseline", ("is there twice",), prepare=replaced(file, old, new))
       for file, arguments, old, new in ((BASELINE, CHECKED, '"latency": [', '"latency": [1.0, 2.0], "latency": ['),

@@ -122,12 +122,13 @@ def _check_format(data: Any, source: str) -> None:
 
 def _outcome(item: Mapping[str, Any], where: str, source: str) -> Outcome:
     case = item["case"]
-    numbers: list[tuple[str, Any, tuple[float, float]]] = [("grid", side, (0, MOST)) for side in case["grid"]]  # 0: a micro-benchmark
-    numbers += [(name, case.get(name, least), (least, MOST)) for name, least in LEAST.items()]
-    numbers += [(f"sampling.{name}", case["sampling"][name], ends) for name, ends in RANGES.items() if name in case["sampling"]]
-    numbers += [(f"evaluation.{name}", case["evaluation"][name], (1, MOST)) for name in NUMBERS if name in case["evaluation"]]
-    for name, number, (low, high) in numbers:
-        if not isinstance(number, int | float) or not low <= number <= high:
+    counts: list[tuple[str, Any, tuple[float, float]]] = [("grid", side, (0, MOST)) for side in case["grid"]]  # 0: a micro-benchmark
+    counts += [(name, case.get(name, least), (least, MOST)) for name, least in LEAST.items()]
+    counts += [(f"evaluation.{name}", case["evaluation"][name], (1, MOST)) for name in NUMBERS if name in case["evaluation"]]
+    numbers = [(f"sampling.{name}", case["sampling"][name], ends) for name, ends in RANGES.items() if name in case["sampling"]]
+    for place, (name, number, (low, high)) in enumerate((*counts, *numbers)):
+        kinds = (int,) if place < len(counts) else (int, float)
+        if type(number) not in kinds or not low <= number <= high:
             raise BadBaseline(f"{source} has {where}.case.{name} = {shown(number)}; {low} to {high} are possible.", remedy=REMEDY)
     for name, values in item["samples"].items():
         if is_metric(name) and metric(name).kind in COUNTED and min(values) < 0:
