@@ -95,8 +95,7 @@ FIXED: tuple[tuple[Any, ...], ...] = (  # codec, head_dim, K/V heads, heads that
     ("int8", 80, 2, 2, (33, 64), torch.float32, True), ("fp8", 48, 2, 1, (31, 200), torch.float32, False),
     ("int4", 96, 2, 2, (9, 65), torch.float32, True), ("int4", 100, 1, 1, (33,), torch.float32, False),
     ("kivi4", 64, 2, 1, (31, 70), torch.float32, True), ("kivi4", 16, 1, 2, (64, 63), torch.float16, False),
-    ("kivi4", 100, 1, 1, (33,), torch.float32, False),
-)
+    ("kivi4", 100, 1, 1, (33,), torch.float32, False))
 
 
 def banks_and_heads() -> None:
@@ -134,8 +133,7 @@ def draws(night: bool) -> None:
     lined: Any = SimpleNamespace(config=SimpleNamespace(ids=ImageIds(4, 1000, 1042), line=7))
     for sampling, rows, place, codes in (
         (Sampling(cfg_scale=1.75, temperature=0.9), 10, 9, None), (Sampling(), 5, 9, None), (Sampling(cfg_scale=2.0, top_k=9), 10, 9, None),
-        (Sampling(top_k=7), 5, 9, (4, 1000, 1042, 7)), (Sampling(cfg_scale=3.0, top_k=2000), 10, 6, (4, 1000, 1042, 7)),
-    ):  # fmt: skip
+        (Sampling(top_k=7), 5, 9, (4, 1000, 1042, 7)), (Sampling(cfg_scale=3.0, top_k=2000), 10, 6, (4, 1000, 1042, 7))):  # fmt: skip
         places = torch.tensor([place])
         with fused.fusing():
             tokens = draw_fused(logits[:rows], sampling, seeds, places, place, codes)
@@ -169,6 +167,5 @@ anything = (
     any_of(rows_of_a_bank, st.sampled_from(READABLE), st.sampled_from(WIDTHS), st.integers(1, 2), st.sampled_from((1, 2, 3, 5)),
            st.lists(st.integers(1, 140), min_size=1, max_size=3), st.sampled_from([*CLOSE]), st.booleans(), examples=30),
     any_of(with_mass, st.integers(1, 40), st.integers(1, 4), st.integers(1, 140), st.sampled_from((16, 20, 48, 64)),
-           st.sampled_from([*CLOSE]), examples=30),
-)
+           st.sampled_from([*CLOSE]), examples=30))
 CHECKS = Checks({"decode_triton": banks_and_heads, "mass_triton": masses}, draws, generations, checks, anything=anything)

@@ -161,8 +161,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], set[str]]] = {  # heads have their 
     "emu3": (lambda: Emu3(Emu3Config(ONE, 2, 3, EMU3_SIZES.ids), PROMPTS), ALL),
     "lumina": (lambda: Lumina(replace(LUMINA_SIZES, decoder=replace(ALONE, qk_norm=True), height=1, width=1), PROMPTS),
                ALL | {"attend_turned"}),
-    "glm-image": (lambda: GlmImage(replace(GLM_IMAGE_SIZES, decoder=replace(ONE, qkv_bias=True), grid=2, preview=2), PROMPTS), ALL),
-}
+    "glm-image": (lambda: GlmImage(replace(GLM_IMAGE_SIZES, decoder=replace(ONE, qkv_bias=True), grid=2, preview=2), PROMPTS), ALL)}
 
 
 def families() -> None:
@@ -187,6 +186,5 @@ anything = (
     any_of(turn, FEW, FEW, st.integers(0, 140), upto(20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans(), examples=8),
     any_of(drawn, FEW, st.integers(5, 100), st.integers(0, 120), st.sampled_from((None, 2.0)), st.integers(0, 9), examples=8),
     any_of(pooled, FEW, st.integers(20, 140), st.integers(0, 5), upto(9), st.sampled_from((1, 5, 7)), WIDTHS, DTYPES, examples=8),
-    any_of(numbers, FEW, FEW, upto(2100), st.booleans(), examples=8), families,
-)
+    any_of(numbers, FEW, FEW, upto(2100), st.booleans(), examples=8), families)
 CHECKS = Checks({"selection_triton": lines, "fused_triton": turns}, anything=anything)

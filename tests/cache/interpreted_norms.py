@@ -135,8 +135,7 @@ anything = (
     any_of(units, FEW, FEW, st.integers(1, 9), st.integers(1, 40), DTYPES, st.booleans(), examples=6),
     any_of(head, FEW, FEW, st.integers(1, 20), DTYPES, st.sampled_from((None, 0.0, 0.3, 1.0, 3.0)), examples=6),
     any_of(sums, FEW, FEW, st.integers(1, 1100), DTYPES, examples=6),
-    any_of(products, *[st.integers(1, 150)] * 3, DTYPES, st.sampled_from([*ACTIVATIONS]), examples=5),
-)
+    any_of(products, *[st.integers(1, 150)] * 3, DTYPES, st.sampled_from([*ACTIVATIONS]), examples=5))
 
 
 def generations(night: bool) -> None:
@@ -146,8 +145,7 @@ def generations(night: bool) -> None:
     models: dict[str, Any] = {
         "var": VAR(maps, MultiScaleQuantizer(maps.sides, maps.vocab, maps.width)),
         "infinity": Infinity(replace(INFINITY_SIZES, scales=squares((1, 2))), texts),
-        "mar": MAR(replace(MAR_SIZES, depth=(1, 2), grid=2, steps=2, head_depth=2, diffusion=(4,))),
-    }
+        "mar": MAR(replace(MAR_SIZES, depth=(1, 2), grid=2, steps=2, head_depth=2, diffusion=(4,)))}
     for family, name, parameters, sampling, expected in GENERATIONS if night else GENERATIONS[2:]:
         model, launched, made = models[family].initialise(1).eval().requires_grad_(False), set[str](), []
         cls: type[Method] = METHODS.get(name)
@@ -163,8 +161,7 @@ VAR_PASSES, MAPS, LINEAR = {"gate_norm", "unit_append", "numbers"}, Sampling(cfg
     cfg_scale=3.0, cfg_schedule="linear")
 GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
     ("var", "fastvar", {"shares": (0.5,), "layers": (0, 1)}, MAPS, VAR_PASSES),
-    ("infinity", "full", {}, Sampling(cfg_scale=3.0), VAR_PASSES), ("mar", "lazymar", {"layer": 1}, LINEAR, HEAD_PASSES),
-)
+    ("infinity", "full", {}, Sampling(cfg_scale=3.0), VAR_PASSES), ("mar", "lazymar", {"layer": 1}, LINEAR, HEAD_PASSES))
 
 
 TILES = {(2048, 2048): (128, 256, 8), (2048, 1024): (128, 128, 8), (600, 1040): (64, 64, 4), (600, 70): (64, 32, 4), (5, 70): (16, 32, 4)}

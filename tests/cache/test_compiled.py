@@ -30,8 +30,7 @@ def check(made: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "arch"), [
-    pytest.param(name, arch, marks=at_night(arch != 90 or name not in ONE_OF_EACH)) for name in VARIANTS for arch in ARCHS
-])  # fmt: skip
+    pytest.param(name, arch, marks=at_night(arch != 90 or name not in ONE_OF_EACH)) for name in VARIANTS for arch in ARCHS])  # fmt: skip
 def test_a_kernel_of_attention_compiles_without_spills(name: str, arch: int) -> None:
     check(compiled.compiled(VARIANTS[name], arch))
 

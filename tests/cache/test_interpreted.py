@@ -14,39 +14,33 @@ pytest.importorskip("triton", reason="Triton is not installed")
 DECODE = (
     ("live = key < length", "live = key < length - 1"), ("live = key < length", "live = key <= length"),
     ("q_at += row * q_row + head * GROUP * q_head", "q_at += row * q_row + head * q_head"), ("q_row + head * q_head", "q_row"),
-    ("kv_head = head // GROUP", "kv_head = head % GROUP"),
-    ("mask=key < longest)", "mask=key < length)"), ("for at in range(0, length, KEYS)", "for at in range(0, length - KEYS + 1, KEYS)"),
-    ("arrival % GROUP_SIZE", "0 * arrival"), ("(weight * v_scale)", "weight"), ("stride if size > 1", "0 if size > 1"),
-)  # fmt: skip
+    ("kv_head = head // GROUP", "kv_head = head % GROUP"), ("mask=key < longest)", "mask=key < length)"),
+    ("for at in range(0, length, KEYS)", "for at in range(0, length - KEYS + 1, KEYS)"), ("arrival % GROUP_SIZE", "0 * arrival"),
+    ("(weight * v_scale)", "weight"), ("stride if size > 1", "0 if size > 1"))  # fmt: skip
 MASS = (
     ("live = key < keys", "live = key < keys - 1"), ("live = key < keys", "live = key <= keys"),
     ("k_at += row * k_row + head * k_head", "k_at += row * k_row"),
     ("tl.sum(weight, 0), mask=live)", "tl.sum(weight, 0), mask=key < keys - 1)"),
-    ("asking[:, None] & live[None, :], tl.exp", "live[None, :], tl.exp"),
-)  # fmt: skip
+    ("asking[:, None] & live[None, :], tl.exp", "live[None, :], tl.exp"))  # fmt: skip
 NORMS = (
     ("inside = place // tokens, place % tokens, channel < width", "inside = place // tokens, place % tokens, channel < width - 1"),
     ("row * gate_row", "0 * gate_row"), ("token * scale_token", "0 * scale_token"), ("tl.where(inside, total -", "tl.where(True, total -"),
-    ("scale += 1", "scale += 0"),
-    ("bias_at + channel", "weight_at + channel"),
-    ("place * 3 + part", "place * 3"), ("minimum(steep", "maximum(steep"), ("token * PAIRS + pair", "pair"),
-    ("inside = entry < count", "inside = entry < count - 1"), ("row * v_row", "row * k_row + 1"), ("out_at + 2 * count", "out_at"),
-    ("copy * count", "0 * count"), ("total + branch", "total - branch"),
-    ("width + eps", "width"), ("total, 0) / width,", "total, 0) / (width - 1),"), ("shift + normed * scale", "scale + normed * shift"),
-    ("row * shift_row", "row * scale_row"), ("(shift + normed * scale).to(out_at.dtype.element_ty), mask=inside", "shift, mask=inside"),
-    ("1e-12", "0.0"), ("tl.sum(wide * wide, 1)", "tl.sum(wide * wide, 1) + 1e-6"), ("scale * (eps - free)", "eps - free"),
-)  # fmt: skip
+    ("scale += 1", "scale += 0"), ("bias_at + channel", "weight_at + channel"), ("place * 3 + part", "place * 3"),
+    ("minimum(steep", "maximum(steep"), ("token * PAIRS + pair", "pair"), ("inside = entry < count", "inside = entry < count - 1"),
+    ("row * v_row", "row * k_row + 1"), ("out_at + 2 * count", "out_at"), ("copy * count", "0 * count"),
+    ("total + branch", "total - branch"), ("width + eps", "width"), ("total, 0) / width,", "total, 0) / (width - 1),"),
+    ("shift + normed * scale", "scale + normed * shift"), ("row * shift_row", "row * scale_row"),
+    ("(shift + normed * scale).to(out_at.dtype.element_ty), mask=inside", "shift, mask=inside"), ("1e-12", "0.0"),
+    ("tl.sum(wide * wide, 1)", "tl.sum(wide * wide, 1) + 1e-6"), ("scale * (eps - free)", "eps - free"))  # fmt: skip
 SUMS = (  # no eps, another length, a residual left out, once before and once in the norm, the tail, gate and up in one place
     ("width + eps", "width"), ("total, 0) / width", "total, 0) / (width - 1)"),
     ("channel < width\n    place = row", "channel < width - 1\n    place = row"), ("(x + y)", "x"),
     ("total = total.to(tl.float32)\n    normed", "total = x\n    normed"), ("place + hidden", "place"),
-    ("channel < hidden", "channel < hidden - 1"),
-)  # fmt: skip
+    ("channel < hidden", "channel < hidden - 1"))  # fmt: skip
 PRODUCTS = (  # rows and outputs that are not there, part of a product, another bias and activation, blocks in another order
     ("(row < rows)", "(row < rows - 1)"), ("mask=inside[None, :] < insides - at", "mask=inside[None, :] < insides - at - 1"),
     ("weight_at += K\n", "weight_at += 0\n"), ("column % outs).to(tl.float32)", "column % outs // 2).to(tl.float32)"),
-    ("0.5 * (1 +", "(1 +"), ("tl.exp(-total)", "tl.exp(total)"), ("within // high * N", "within // RAISED * N"),
-)  # fmt: skip
+    ("0.5 * (1 +", "(1 +"), ("tl.exp(-total)", "tl.exp(total)"), ("within // high * N", "within // RAISED * N"))  # fmt: skip
 LINES = (  # a key too few and too many, another head's, lost sums, moves from and to elsewhere
     ("(visual < until)", "(visual <= until)"), ("head * GROUP * q_head", "head * q_head"), ("(first > 0)", "(first < 0)"),
     ("if ENDS == 2", "if ENDS == 3"), ("tl.store(visual_at + hole, numbers, mask=moves)", "pass"),
@@ -59,14 +53,11 @@ TURNS = (  # another partner and angle, a key that is not read or written, anoth
     ("channel ^ 1", "channel"), ("-away, away", "away, -away"), ("turns_at += row * turns_row\n", "turns_at += 0\n"),
     ("tl.where(key < live,", "tl.where(key < live - 1,"), ("k_at + live * HEAD_DIM", "k_at + (live + 1) * HEAD_DIM"),
     ("tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)\n    drawn", "tl.arange(0, BLOCK)\n    drawn"), ("places_at + row", "places_at"),
-    ("lengths_at + row", "lengths_at"),
-    ("row * 3 * heads + head", "row * 3 * heads"), ("scaled >= least", "scaled > least"), ("(place + 1) % line", "place % line"),
-    ("HEAD_DIM + 1e-5", "HEAD_DIM"),
-)  # fmt: skip
+    ("lengths_at + row", "lengths_at"), ("row * 3 * heads + head", "row * 3 * heads"), ("scaled >= least", "scaled > least"),
+    ("(place + 1) % line", "place % line"), ("HEAD_DIM + 1e-5", "HEAD_DIM"))  # fmt: skip
 FAULTS = {  # by the kernels' file
     "decode_triton": DECODE, "mass_triton": MASS, "selection_triton": LINES, "fused_triton": (*TURNS, *SUMS), "fused_norms_triton": NORMS,
-    "fused_products_triton": PRODUCTS,
-}
+    "fused_products_triton": PRODUCTS}
 
 
 def interpreted(*arguments: str) -> list[str]:

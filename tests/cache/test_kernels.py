@@ -91,8 +91,7 @@ def test_a_kernel_costs_one_file_and_one_line_in_the_table(tmp_path: Path, monke
     ("flashinfer", ON_A_GPU._replace(codec="int8"), "the codec int8; it reads native"),
     ("flashinfer", ON_A_GPU._replace(lengths=HEADS), "it is for one query per row"),
     ("flashinfer", ON_A_GPU, "FlashInfer is not installed: pip install 'cachemark[flashinfer]'"),
-    ("flashinfer", ON_A_GPU._replace(captured=True), "a CUDA graph cannot contain it; engine = \"eager\" can use it"),
-])  # fmt: skip
+    ("flashinfer", ON_A_GPU._replace(captured=True), "a CUDA graph cannot contain it; engine = \"eager\" can use it")])  # fmt: skip
 def test_a_forced_kernel_that_refuses_says_why_in_one_line(name: str, query: Query, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that leaves the choice to the table gets another kernel, and the same reason among those of the case."""
     monkeypatch.setattr(flash_infer, "flashinfer_missing", lambda: reason if "installed" in reason else "")
@@ -197,8 +196,7 @@ def test_passes_that_deviate_or_are_slower_are_not_used_and_it_is_said(tmp_path:
         assert fused_products.faults(device, torch.bfloat16)
     assert notes == {
         "fused passes are not used: they deviate from plain operations on this device, wrong by 0.5, lost by 0.5.",
-        "products with activation are not used: gelu takes 61 µs on this device, the library's product and torch's gelu 57 µs.",
-    }
+        "products with activation are not used: gelu takes 61 µs on this device, the library's product and torch's gelu 57 µs."}
     kernels = doctor._kernels("meta", quick=True)
     assert kernels["fused passes"] == "not used for bfloat16: they deviate from plain operations on this device, wrong by 0.5, lost by 0.5"
     monkeypatch.setattr(fused_products, "product", lambda *given: fused_products.ACTIVATIONS[given[-1]](F.linear(*given[:-1])) + 0.25)
@@ -214,14 +212,12 @@ class Wrapper:
     def __init__(
         self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_cuda_graph: bool = False, use_tensor_cores: bool = False,
         paged_kv_indptr_buffer: Tensor | None = None, paged_kv_indices_buffer: Tensor | None = None,
-        paged_kv_last_page_len_buffer: Tensor | None = None, backend: str = "auto", jit_args: list[Any] | None = None,
-    ) -> None:
+        paged_kv_last_page_len_buffer: Tensor | None = None, backend: str = "auto", jit_args: list[Any] | None = None) -> None:
         assert (kv_layout, float_workspace_buffer.dtype) == ("HND", torch.uint8)
 
     def plan(
         self, indptr: Tensor, indices: Tensor, last_page_len: Tensor, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int,
-        *deprecated: Any, q_data_type: torch.dtype, kv_data_type: torch.dtype,
-    ) -> None:
+        *deprecated: Any, q_data_type: torch.dtype, kv_data_type: torch.dtype) -> None:
         assert indptr.dtype == indices.dtype == last_page_len.dtype == torch.int32
         assert not deprecated
         self.sizes, self.dtype = (num_qo_heads, num_kv_heads, head_dim, page_size), q_data_type

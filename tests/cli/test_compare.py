@@ -139,8 +139,7 @@ def worse(name: str, before: float, after: float, first: int) -> Callable[[Outco
     (99, worse("capture_seconds", 1.0, 3.0, 16), None, "The ends do not differ: within 10 %"),  # a wall time is never followed
     (99, failing(0), None, "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip")])
 def test_the_commit_that_made_a_case_worse_is_found_or_none_named(
-    slow: int, changed: Callable[..., Outcome], commit: int | None, said: str, machine: Machine, stage: Stage, repository: Path,
-) -> None:
+    slow: int, changed: Callable[..., Outcome], commit: int | None, said: str, machine: Machine, stage: Stage, repository: Path) -> None:
     machine.speed = lambda planned, options: 1.25 if number(options) >= slow else 1.0
     machine.changed = changed
     if commit is None:

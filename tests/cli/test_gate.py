@@ -134,8 +134,7 @@ def test_times_are_judged_without_pairs(then: Any, now: Any, stated: str, accept
     ({}, "regressed", ""),
     ({"edited": False}, "not_compared", f"--plugin '/my repo/calm.py' --versions {'c' * 12} {'d' * 12} --threads 1")])
 def test_times_of_a_changed_plugin_have_a_verdict_or_pairs(
-    committed: dict[str, Any], verdict: str, reason: str, accepted: Path, stage: Stage, monkeypatch: Patch,
-) -> None:
+    committed: dict[str, Any], verdict: str, reason: str, accepted: Path, stage: Stage, monkeypatch: Patch) -> None:
     """The package is of one commit in both: only the repository of the plug-in can hold two versions to pair."""
     then, now = ({"plugin": {"file": "calm.py", "digest": letter * 16, **({"commit": letter * 40} if committed else {}), **committed}}
                  for letter in "cd")

@@ -43,8 +43,7 @@ def test_names_are_those_listed_taken_before_their_files_are_imported_and_withou
 SHARES = (
     (0.0512, "+", "+5.1 %"), (-0.001, "+", "-0.1 %"), (0.0512, "", "5.1 %"), (0.1, "+", "+10 %"), (0.0, "", "0 %"), (0.0017, "", "0.17 %"),
     (1.0, "", "100 %"), (1.5, "+", "+150 %"), (0.996, "", "100 %"), (0.994, "", "99 %"), (123.456, "+", "+12346 %"), (-1.0, "+", "-100 %"),
-    (1e-9, "+", "+0 %"), (-1e-9, "+", "+0 %"), (1e-6, "", "0.0001 %"),
-)  # fmt: skip
+    (1e-9, "+", "+0 %"), (-1e-9, "+", "+0 %"), (1e-6, "", "0.0001 %"))  # fmt: skip
 
 
 def test_a_share_in_per_cent_has_two_digits_and_never_an_exponent_and_a_figure_that_no_float_holds_is_refused() -> None:
@@ -89,9 +88,8 @@ def test_a_budget_is_shown_as_people_read_it_and_either_spelling_finds_the_case(
         outcomes_of("linear 1020/1645", [outcomes[1]])
 
 
-STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "per": "image",
-          "meaning": "How grey an image is.", "within": [0.0, None],
-          "deterministic": True, "code": "0123456789ab"}  # fmt: skip
+STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "per": "image", "meaning": "How grey an image is.",
+          "within": [0.0, None], "deterministic": True, "code": "0123456789ab"}  # fmt: skip
 NAME = full_name("contrast", STATED)
 
 
@@ -126,10 +124,9 @@ def test_a_reader_knows_the_metric_from_the_case_if_its_definition_matches_its_n
     ("Contrast", {}, "small letters"), ("color_consistency", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
     ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"),
     ("contrast", {"better": ""}, "has better = '', not 'lower' or 'higher'; where neither is better, measure the distance"),
-    ("contrast", {"title": "<b>"}, "title"),
-    ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
-    ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [-1.7e308, 1.7e308]}, "within"),
-])  # fmt: skip
+    ("contrast", {"title": "<b>"}, "title"), ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"),
+    ("contrast", {"within": [1, 0]}, "within"), ("contrast", {"within": [0, float("nan")]}, "within"),
+    ("contrast", {"within": [-1.7e308, 1.7e308]}, "within")])  # fmt: skip
 def test_what_is_no_definition_is_told(name: str, changes: dict[str, Any], fault: str) -> None:
     assert fault_of("contrast", STATED) == ""
     assert fault in fault_of(name, {**STATED, **changes})
@@ -161,8 +158,7 @@ def repository(folder: Path, *options: str) -> Path:
 @pytest.mark.parametrize("variables", [("GIT_DIR",), ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"), ("GIT_COMMON_DIR", "GIT_DIR"), ()])
 @pytest.mark.parametrize("format_", ["sha1", "sha256"])
 def test_the_folder_alone_selects_the_repository(
-    variables: tuple[str, ...], format_: str, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    variables: tuple[str, ...], format_: str, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a hook of another project, whose HEAD stays."""
     folder = repository(tmp_path, f"--object-format={format_}")
     hook = folder / ".git" / "hooks" / "post-checkout"
@@ -183,11 +179,9 @@ def test_the_folder_alone_selects_the_repository(
 @pytest.mark.parametrize(("variables", "depth", "reason"), [
     ({"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}, 9, r"owner is another user.*safe\.directory"),
     ({"PATH": "/nonexistent"}, 9, r"git is not installed"), ({}, 2, r"shallow clone.*--unshallow"), ({}, 0, r"is not in a git repository"),
-    ({}, 9, r"has no commit 'main~9'\. Use a commit of that repository"),
-])  # fmt: skip
+    ({}, 9, r"has no commit 'main~9'\. Use a commit of that repository")])  # fmt: skip
 def test_reasons_of_a_missing_commit_are_told_apart(
-    variables: dict[str, str], depth: int, reason: str, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    variables: dict[str, str], depth: int, reason: str, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if depth:
         repositories.git(other, "clone", "-q", "--depth", str(depth), f"file://{other}", str(tmp_path / "clone"))
     for name, value in variables.items():

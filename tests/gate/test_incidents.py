@@ -124,14 +124,11 @@ def test_a_cause_is_reported_once_until_it_grows_or_is_fixed_by_the_judge_that_f
     ("latency", "pairs", [("latency", "equivalent")], [], False),
     ("latency", "pairs", [("latency", "equivalent")], [("latency", "inconclusive"), ("kv_allocated", "equivalent")], False),
     ("latency", "pairs", [("latency", "not_compared")], [("latency", "equivalent")], True),
-    ("status", "baseline", [("latency", "not_compared")], [], True),
-    ("status", "baseline", [("status", "not_compared")], [], False),
+    ("status", "baseline", [("latency", "not_compared")], [], True), ("status", "baseline", [("status", "not_compared")], [], False),
     ("status", "pairs", [], [("latency", "inconclusive"), ("status", "not_compared")], False),
     ("psnr", "pairs", [("psnr", "equivalent")], [("latency", "equivalent")], False),
-    ("psnr", "pairs", [], [("output_hash", "equivalent")], True),
-    ("images_hash", "pairs", [], [("output_hash", "equivalent")], True),
-    ("kv_allocated", "pairs", [], [("output_hash", "equivalent")], False),
-])
+    ("psnr", "pairs", [], [("output_hash", "equivalent")], True), ("images_hash", "pairs", [], [("output_hash", "equivalent")], True),
+    ("kv_allocated", "pairs", [], [("output_hash", "equivalent")], False)])
 def test_the_judge_that_found_an_incident_finds_it_fixed(metric: str, found_by: str, baseline: Any, pairs: Any, fixed: bool) -> None:
     config = ALL[0]
     old = Incident("k", metric, "configuration", config.full_title, (config.full_title,), 1.05, DAY, state="acknowledged",

@@ -175,8 +175,7 @@ def on(nvml: FakeNvml, *numbers: int) -> list[Place]:
     ({"lost": 1000}, (0,), ("lost b",), ("lost",), 1),  # a lost device gets nothing more
 ])  # fmt: skip
 def test_a_spoilt_case_is_measured_again_while_a_device_is_left(
-    bad: Any, devices: Any, groups: Any, bad_cases: Any, attempts: int, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    bad: Any, devices: Any, groups: Any, bad_cases: Any, attempts: int, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials(**bad)
     outcomes = ran(monkeypatch, trials, on(nvml, *devices), *groups)
     left = Status.OK if not bad_cases else Status.NOT_REACHED

@@ -73,8 +73,7 @@ class ByHand:
 
 @pytest.mark.parametrize(("cls", "eleventh", "parameters", "fewer"), [
     (HACK, 5, {}, "both"), (HACK, 8, {}, "both"), (HACKPlusPlus, 5, {}, "kept"), (HACKPlusPlus, 5, {"attention_budget": 30}, "both"),
-    (HACKPlusPlus, 8, {"attention_budget": 16}, "both"),
-])  # fmt: skip
+    (HACKPlusPlus, 8, {"attention_budget": 16}, "both")])  # fmt: skip
 def test_every_head_keeps_and_sees_what_the_rules_say(cls: type[HeadAware], eleventh: int, parameters: dict[str, Any], fewer: str) -> None:
     layout = layout_of()
     method = cls.build({**made(cls, budget=Fraction(eleventh, 11)).parameters(), **parameters})

@@ -152,8 +152,7 @@ def test_groups_are_a_full_step_and_partial_ones() -> None:
 
     for parameters, partial in (
         ({"full_steps": 2, "partial_steps": 3}, [3, 4, 5, 7]), ({"full_steps": 8}, []), ({"partial_steps": 0}, []),
-        ({"full_steps": 0, "partial_steps": 9}, [1, 2, 3, 4, 5, 6, 7]), ({"full_steps": 5}, [6]),
-    ):  # fmt: skip
+        ({"full_steps": 0, "partial_steps": 9}, [1, 2, 3, 4, 5, 6, 7]), ({"full_steps": 5}, [6])):  # fmt: skip
         assert [index for index, full in enumerate(recap(**parameters).full) if not full] == partial
     (part,) = recap(full_steps=5, head_fraction=0.01).denoising(recap().steps[6], 100)
     assert part.passes == 2, "the least that a process can be respaced to"

@@ -92,8 +92,7 @@ INFINITY_SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
 # Of the authors' code: a model, its limit, the most that layers hold, summed, pairs without a scale at the end, and SHA-256 of the plan.
 PLANS = [
     ("infinity-2b", 328960, 492232, 463, "19d6ecfc3947b83ad0e90b85bf365bbd93c5fc6c0f30beb39c9a27eee09e9680"),
-    ("infinity-8b", 719600, 1019372, 1012, "4f2edc0e4a0835c91c8a898151c271f19de7da30328436be45ffad593a9d08f7"),
-]
+    ("infinity-8b", 719600, 1019372, 1012, "4f2edc0e4a0835c91c8a898151c271f19de7da30328436be45ffad593a9d08f7")]
 
 
 def hashed(shape: Shape, gone: Sequence[Gone]) -> str:
@@ -131,8 +130,7 @@ def test_a_case_names_its_calibration_by_the_digest_and_of_equal_scores_the_lowe
 # -- ScaleKV's published budgets, and the drafters --------------------------------------------------------------------
 CUTS = {  # of the authors' files for 10 %, behind scales 7 … 11: the drafters' budget and that of the others
     "infinity-2b": [(920, 632), (1490, 594), (2510, 526), (4100, 420), (6385, 465)],
-    "infinity-8b": [(909, 629), (1464, 584), (2463, 503), (4054, 374), (6200, 200)],
-}
+    "infinity-8b": [(909, 629), (1464, 584), (2463, 503), (4054, 374), (6200, 200)]}
 
 
 @pytest.mark.parametrize(("model", "rooms"), [("infinity-2b", 29445), ("infinity-8b", 41873)])

@@ -47,13 +47,10 @@ def test_parameters_of_a_budget_are_accepted(budget: Fraction) -> None:
 @pytest.mark.parametrize(("name", "parameter", "unit", "most", "budgets"), [
     ("lazymar", "scale", 0.01, 20, ("2/5", "1/3")), ("random_tokens", "scale", 0.01, 20, ("3/4", "4/5")),
     ("marche", "active", 1, 320, ("4/5", "9/10")), ("gtr", "steps", 1, 64, ("3/4", "1/2", "1/3")),
-    ("disa", "steps", 1, 64, ("3/4", "1/2", "1/3")),
-    ("fewer_steps", "steps", 1, 64, ("1", "1/2", "1/3")), ("recap", "full_steps", 2, 64, ("1", "9/10", "3/4")),
-    ("halton", "steps", 1, 64, ("1", "1/2", "1/3")),
-])  # fmt: skip
+    ("disa", "steps", 1, 64, ("3/4", "1/2", "1/3")), ("fewer_steps", "steps", 1, 64, ("1", "1/2", "1/3")),
+    ("recap", "full_steps", 2, 64, ("1", "9/10", "3/4")), ("halton", "steps", 1, 64, ("1", "1/2", "1/3"))])  # fmt: skip
 def test_a_budget_of_a_masked_model_is_a_fraction_of_the_flops(
-    name: str, parameter: str, unit: float, most: float, budgets: tuple[str, ...],
-) -> None:
+    name: str, parameter: str, unit: float, most: float, budgets: tuple[str, ...]) -> None:
     cls, shape = METHODS.get(name), masked(1)
     for budget in map(Fraction, budgets):
         fitted = cls().fit(budget, shape)[parameter]
@@ -65,8 +62,7 @@ UNMET = {  # a budget that is too small for each method
     ("full", LAYOUT): "1/4", ("heatkv", SCALES): "1/10", ("hack", SCALES): "1/20", ("hackpp", SCALES): "1/100",
     **{(name, MASKED): budget for name, budget in {
         "lazymar": "1/10", "random_tokens": "1/10", "marche": "1/2", "recap": "1/2", "gtr": "1/100", "fewer_steps": "1/5", "halton": "1/5",
-    }.items()},
-}  # fmt: skip
+    }.items()}}  # fmt: skip
 
 
 def test_a_budget_that_cannot_be_met_is_refused() -> None:
@@ -150,8 +146,7 @@ def test_what_just_fits_is_accepted() -> None:
     for name, parameters in (
         ("streaming", {"B": 5}), ("streaming", {"B": 1, "sinks": 0}), ("window", {"B": 2, "keep_condition": False}), ("window", {"B": 1}),
         ("linear", {"B": 16}), ("linear", {"B": 24, "anchor": 8}), ("linear", {"B": 32, "recent_lines": 3}), ("rkv", {"B": 16}),
-        ("rkv", {"B": 16, "mix_lambda": 0}), ("rkv", {"B": 32, "alpha": 24}),
-    ):  # fmt: skip
+        ("rkv", {"B": 16, "mix_lambda": 0}), ("rkv", {"B": 32, "alpha": 24})):  # fmt: skip
         METHODS.get(name).build(parameters).resolve(LAYOUT)
 
 
@@ -172,9 +167,8 @@ def test_what_depends_on_more_than_the_layout_is_refused() -> None:
 OTHER_SHAPE = [
     ("ssd_heads", LAYOUT, {"layers": 3}), ("ssd_heads", LAYOUT, {"lines": 24, "line": 24}),
     ("ssd_heads", LAYOUT, {"recency": [[[0.5] * 8] * 4]}), ("ssd_heads", LAYOUT, {"recency": [[["high"] * 8] * 4] * 2}),
-    ("hack", SCALES, {"scales": [1, 2, 3, 4, 5]}), ("hackpp", SCALES, {"scales": [1, 2, 3, 4, 5]}),
-    ("scalekv", SCALES, {"layers": 40}), ("heatkv", SCALES, {"layers": 40, "heads": 28}),
-]  # fmt: skip
+    ("hack", SCALES, {"scales": [1, 2, 3, 4, 5]}), ("hackpp", SCALES, {"scales": [1, 2, 3, 4, 5]}), ("scalekv", SCALES, {"layers": 40}),
+    ("heatkv", SCALES, {"layers": 40, "heads": 28})]  # fmt: skip
 
 
 def test_a_calibration_of_another_model_or_shape_is_refused() -> None:

@@ -78,8 +78,7 @@ def marked(places: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("method", "sign"), [
     (LazyMAR(), 1), (LazyMAR(select="min-similarity"), -1), (LazyMAR(select="predicted"), 0), (LazyMAR(select="unpredicted"), 0),
-    (LazyMAR(select="random"), 0), (RandomTokens(), 0),
-])  # fmt: skip
+    (LazyMAR(select="random"), 0), (RandomTokens(), 0)])  # fmt: skip
 def test_beside_forced_tokens_the_chosen_ones_go_on(method: Scheduled, sign: int) -> None:
     """By their likeness, those that lack a value, those that have one, as the class's places do, or others in every row."""
     step = begun(method, ROWS, 30)

@@ -120,8 +120,7 @@ def test_of_equal_scores_the_older_goes(name: str, parameters: dict[str, Any]) -
 @pytest.mark.parametrize(("lines", "line", "name", "parameters"), [
     (5, 4, "linear", {"B": 12, "anchor": 2}), (8, 8, "linear", {"B": 32, "anchor": 8}), (8, 8, "rkv", {"B": 32}), (5, 4, "rkv", {"B": 12}),
     (3, 9, "h2o", {"B": 20}), (1, 12, "h2o", {"B": 4}), (12, 1, "linear", {"B": 5, "anchor": 2}), (12, 1, "rkv", {"B": 5, "alpha": 2}),
-    (3, 9, "ssd_heads", {"B": 18, "buffer": "line"}), (12, 1, "ssd_heads", {"B": 5, "buffer": "line", "recent": 2}),
-])  # fmt: skip
+    (3, 9, "ssd_heads", {"B": 18, "buffer": "line"}), (12, 1, "ssd_heads", {"B": 5, "buffer": "line", "recent": 2})])  # fmt: skip
 def test_other_shapes_of_an_image(lines: int, line: int, name: str, parameters: dict[str, Any]) -> None:
     layout = layout_of((1, 1), lines=lines, line=line, kv_heads=2, layers=1)
     check(name, parameters, layout, RasterFeed(layout, seed=SEED))

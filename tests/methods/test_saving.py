@@ -117,8 +117,7 @@ def test_the_kind_of_a_budget_is_a_part_of_a_case_and_a_share_of_fewer_scales_is
     ('"fewer_scales"', '{ name = "fewer_scales", count = 1, codec = "int8" }',
      "A budget of fewer_scales is a share of the FLOPs, and a codec saves none"),
     ('"fastvar + ams_kv"', '"1/2"', "'fastvar + ams_kv' names 2 methods, but a case has one"),
-    ('"fewer_scales+guidance_off"', '"1/2"', "'fewer_scales+guidance_off' names 2 methods, but a case has one"),
-])  # fmt: skip
+    ('"fewer_scales+guidance_off"', '"1/2"', "'fewer_scales+guidance_off' names 2 methods, but a case has one")])  # fmt: skip
 def test_a_block_has_budgets_of_one_kind_and_a_case_one_method(tmp_path: Path, methods: str, budgets: str, words: str) -> None:
     with pytest.raises((BadPlan, BadBudget), match=rf"plan\.toml:\d+: .*{re.escape(words)}") as raised:
         cases(tmp_path, methods, budgets)

@@ -99,7 +99,6 @@ def test_a_model_of_another_family_is_not_calibrated() -> None:
     for method, model, words in (
         (SSDHeads, "tiny-var", "tiny-var is a next-scale model. Name a next-token model"),
         (HeatKV, "tiny-llamagen", "tiny-llamagen is a next-token model and has no scales. Name a next-scale model"),
-        (H2O, "tiny-llamagen", "h2o needs no calibration"),
-    ):
+        (H2O, "tiny-llamagen", "h2o needs no calibration")):
         with pytest.raises(Unsupported, match=words):
             calibrated(method, model, Request(), subset="tune64", samples=1)

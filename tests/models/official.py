@@ -159,9 +159,8 @@ def converted(name: str) -> str:
         ("gen_embed.", "model.generation_embeddings."), ("gen_aligner.layers.0.", "model.generation_aligner.fc1."),
         ("gen_aligner.layers.2.", "model.generation_aligner.hidden_layers.0."),
         ("gen_head.output_mlp_projector.", "model.generation_head.proj_out."), ("gen_head.", "model.generation_head."),
-        ("gen_vision_model.", "model.vqmodel."), ("decoder.conv_blocks.", "decoder.up."),
-        (".res.", ".block."), ("mid.0.", "mid.block_1."), ("mid.1.", "mid.attn_1."), ("mid.2.", "mid.block_2."),
-    ):
+        ("gen_vision_model.", "model.vqmodel."), ("decoder.conv_blocks.", "decoder.up."), (".res.", ".block."), ("mid.0.", "mid.block_1."),
+        ("mid.1.", "mid.attn_1."), ("mid.2.", "mid.block_2.")):
         name = name.replace(theirs, ours)
     return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
 
@@ -243,8 +242,7 @@ def glm_image_files(folder: Path, patch: Patch) -> Official:
 FILES: dict[str, Callable[[Path, Patch], Official]] = {
     "llamagen": llamagen_files, "llamagen, texts": llamagen_text_files, "var": var_files, "mar": mar_files, "infinity": infinity_files,
     "janus": janus_files, "janus, converted": lambda folder, patch: janus_files(folder, patch, "converted"), "lumina": lumina_files,
-    "emu3": emu3_files, "glm-image": glm_image_files,
-}
+    "emu3": emu3_files, "glm-image": glm_image_files}
 
 
 def written(name: str, folder: Path, patch: Patch, **options: int | str) -> Official:

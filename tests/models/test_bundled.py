@@ -53,8 +53,7 @@ class Family(NamedTuple):
 FAMILIES = {
     "next-token": Family("tiny-llamagen", TINY, "tiny-vq", VQ_WEIGHTS.load, 400),
     "next-scale": Family("tiny-var", TINY_VAR, "tiny-msvq", MSVQ_WEIGHTS.load, 400),
-    "masked": Family("tiny-mar", TINY_MAR, "tiny-kl", KL_WEIGHTS.load, 0),
-}
+    "masked": Family("tiny-mar", TINY_MAR, "tiny-kl", KL_WEIGHTS.load, 0)}
 OF_CAPTIONS = (text_to_image.TINY_NAME, READER_WEIGHTS.name)  # learnt from captions
 
 

@@ -49,16 +49,14 @@ def test_each_kind_of_list_has_its_prompts_a_table_in_a_column(write: Write) -> 
         ("mine", "a star, read again", "text", ("a star, read again",)),
         ("evaluation_metadata.jsonl", lines(BENCH, BESIDE), "geneval", ("a photo of a bench", "a photo of a dog right of a bench")),
         ("captions_val2014.json", captions((7, 31, "A dog\nruns."), (3, 40, "A man."), (7, 30, "A dog."), (3, 41, "Nobody.")),
-         "coco", ("A man.", "A dog.")),
-    ):
+         "coco", ("A man.", "A dog."))):
         listed = write(name, text)
         assert (listed.kind, listed.texts, listed.questions) == (kind, texts, ())
         assert [task["include"] for task in listed.tasks] == ([BENCH["include"], BESIDE["include"]] if kind == "geneval" else [])
     for name, text in (
         ("p.tsv", separated("\t")), ("p.csv", separated(",")), ("half.csv", separated(";")), ("p.jsonl", lines(*ROWS)),
         ("p.json", json.dumps(ROWS)),
-        ("meta_data.json", json.dumps({row["id"]: {"category": row["Category"], "prompt": row["Prompt"]} for row in ROWS})),
-    ):
+        ("meta_data.json", json.dumps({row["id"]: {"category": row["Category"], "prompt": row["Prompt"]} for row in ROWS}))):
         listed = write(name, text)
         assert (listed.kind, listed.texts) == ("table", ("a red bird, on a branch", "two cups"))
         assert (listed.files, listed.categories) == (("b7", "c"), ("Animals", "Food"))
@@ -90,9 +88,8 @@ def test_dpg_has_a_prompt_in_each_file_and_its_questions_beside_them(tmp_path: P
     for name in ("10", "2", "partiprompts3"):
         (folder / f"{name}.txt").write_text(f"prompt\n{name}")
     rows = ['2,t,k,1,0,entity,whole,"entity - whole (dog)",Is there a dog?',
-            '2,t,k,2,"1,0",attribute,color,"attribute - color (dog, red)",Is it red?',
-            "10,t,k,1,0,global,,global - (photo),Is it a photo?", "10,t,k,2,1,other,,other - text (x),Is there text?",
-            "partiprompts3,t,k,1,0,entity,whole,entity - whole (cat),Is there a cat?"]
+            '2,t,k,2,"1,0",attribute,color,"attribute - color (dog, red)",Is it red?', "10,t,k,1,0,global,,global - (photo),Is it a photo?",
+            "10,t,k,2,1,other,,other - text (x),Is there text?", "partiprompts3,t,k,1,0,entity,whole,entity - whole (cat),Is there a cat?"]
     (tmp_path / "dpg_bench.csv").write_text("\n".join([HEAD, *rows]))
     listed = prompt_list(str(tmp_path / "" if inner else folder))
     assert (listed.kind, listed.texts) == ("dpg", ("prompt 2", "prompt 10", "prompt partiprompts3"))
@@ -116,8 +113,7 @@ BROKEN = {
     "no annotations": ("m.json", "{}", "m.json lacks annotations"), "a list": ("m.json", "[]", "m.json cannot be read"),
     "a caption without an image": ("m.json", '{"annotations": [{"id": 1, "caption": "x"}]}', "lacks annotations.0.image_id"),
     "an empty caption": ("m.json", captions((7, 1, " ")), "the caption of image 7 is an empty prompt"),
-    "an empty folder": ("prompts/notes.md", "x", "has 0 prompts"),
-    "an empty file": ("prompts/1.txt", "\n", "1.txt is an empty prompt"),
+    "an empty folder": ("prompts/notes.md", "x", "has 0 prompts"), "an empty file": ("prompts/1.txt", "\n", "1.txt is an empty prompt"),
     "no such column": ("p.csv", "a red bird\na blue bird\n", r"the columns \['a red bird'\], none of them prompt, caption, text"),
     "no rows": ("p.tsv", "", "no rows"), "a row without": ("p.csv", "id,prompt\n1\n", "row 1 has no prompt"),
     "a row with 3": ("p.jsonl", '{"prompt": 3}\n', "row 1 has no prompt"),
@@ -126,8 +122,7 @@ BROKEN = {
     "another table": ("prompts/dpg_bench.csv", "a,b\n1,2", "has no column 'dependency'"),
     "a short row": ("prompts/dpg_bench.csv", f"{HEAD}\n1,2\n1,2", "has fewer columns"),
     "no number": ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n1,t,k,one,0,a,b,e (c),Q?", "'one' that depends on '0'"),
-    "no question": ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n2,t,k,1,0,a,b,e (c),Q?", "no question about the prompt '1'"),
-}
+    "no question": ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n2,t,k,1,0,a,b,e (c),Q?", "no question about the prompt '1'")}
 
 
 def test_a_broken_list_is_one_sentence(write: Write, tmp_path: Path) -> None:
@@ -177,7 +172,6 @@ def test_captions_are_read_as_meant_and_other_words_and_orders_are_none() -> Non
     assert prompts == janus.prompts_of(TINY_TEXTS, WordTokenizer(), form=CAPTION)
     for text in (
         "red stars", "two star", "a stars", "two red stars above", "two stars red", "two red stars blue stripes", "above blue stripes",
-        "two red stars stripes above", "",
-    ):
+        "two red stars stripes above", ""):
         with pytest.raises(ValueError, match="is not a caption"):
             parsed(text)

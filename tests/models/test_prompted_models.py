@@ -132,8 +132,7 @@ def test_padding_of_a_shorter_prompt_is_seen_by_no_row() -> None:
 
 
 def test_a_folder_of_janus_has_the_published_prompts_and_its_tokenizer_in_its_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, request, _ = written("janus", tmp_path / "janus", monkeypatch)
     model = entry.load(request).generator
     assert len({ids[:3] for ids in model.prompts.conditional}) == 1, "every prompt begins with one begin token and the user's mark"

@@ -126,8 +126,7 @@ def test_weights_for_images_of_other_sizes_and_partial_downloads_are_refused(tmp
     registered(entry, monkeypatch)
     for name, argument, message in (
         ("c2i_B_64.pt", 384, "384 pixels by its training arguments; this model makes 64"),
-        ("c2i_B_384.pt", None, "384 pixels by its name; this model makes 64"), ("c2i_B_384.pt", 64, ""), ("odd.pt", None, ""),
-    ):
+        ("c2i_B_384.pt", None, "384 pixels by its name; this model makes 64"), ("c2i_B_384.pt", 64, ""), ("odd.pt", None, "")):
         content = torch.load(file, weights_only=False)
         content["args"] = argparse.Namespace(**({"image_size": argument} if argument else {}))
         torch.save(content, file.with_name(name))

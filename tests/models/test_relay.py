@@ -76,8 +76,7 @@ def test_pairs_methods_weights_and_tokenizers_that_do_not_fit() -> None:
         ("var-d30", "var-d16", 2.5, "mine: 2.5 drafted scales"), ("infinity-2b-256", "var-d16", 5, "the drafter has maps up to"),
         ("var-d36-512", "var-d16", 5, r"maps up to 32×32, 10 of them, the refiner up to 16×16, 10.*same token maps"),
         ("tiny-var", "var-d16", 5, "the drafter has maps up to 16×16, 8 of them"),
-        ("tiny-llamagen", "tiny-var-d2", 3, "tiny-llamagen is a next-token model"),
-    ):  # fmt: skip
+        ("tiny-llamagen", "tiny-var-d2", 3, "tiny-llamagen is a next-token model")):  # fmt: skip
         with pytest.raises(BadParameter, match=words) as caught:
             _ = CompositeModel("mine", drafter, refiner, drafted).entry
         assert "\n" not in str(caught.value)

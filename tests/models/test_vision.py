@@ -37,8 +37,7 @@ FILES: dict[str, Any] = {
     "tiny-vq": (tokenizers.VQ_WEIGHTS, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
     "tiny-msvq": (tokenizers.MSVQ_WEIGHTS, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
     "tiny-kl": (tokenizers.KL_WEIGHTS, TinyKL(Sizes(channels=4, width=16, blocks=1))),
-    "tiny-features": (FEATURE_WEIGHTS, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16))),
-}
+    "tiny-features": (FEATURE_WEIGHTS, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16)))}
 
 
 def write(path: Path, state: dict[str, torch.Tensor], about: dict[str, str]) -> Path:

@@ -42,8 +42,7 @@ ENVIRONMENT = Environment("Example CPU, 8 threads", "cpu-example-8", "5f1c0a7be2
 RUN = RunRecord(
     7, "demo", {"name": "demo", "models": ["tiny-llamagen"], "methods": list(METHODS), "budgets": list(BUDGETS)},
     "2026-03-05T09:14:22.104233+00:00", "2026-03-05T09:21:48.500000+00:00", "finished", ENVIRONMENT,
-    {"commit": "3f9a61c0d2b7e845c1a0", "dirty": True, "hash": "b1946ac92492d234", "version": "0.1.0"},
-)
+    {"commit": "3f9a61c0d2b7e845c1a0", "dirty": True, "hash": "b1946ac92492d234", "version": "0.1.0"})
 
 
 def case(**changes: Any) -> Case:

@@ -153,8 +153,7 @@ def test_what_was_not_measured_is_listed_with_the_line_that_says_why(monkeypatch
     assert gaps == {"Peak memory": "not measured", "SSIM": "not measured", **distribution}
     for data, said in (
         (None, "missing: No artifact"), (b"<svg onload=alert(1)>", "not a PNG"), (png(64, 128)[:60], "damaged"), (png(100, 64), "100 × 64"),
-        (png(128, 128), "more than 10,000 pixels"), (png(256, 128), "more than 10,000 pixels"),
-    ):
+        (png(128, 128), "more than 10,000 pixels"), (png(256, 128), "more than 10,000 pixels")):
         def artifact(name: str, data: bytes | None = data) -> bytes:
             if data is None:
                 raise BadStore(f"No artifact {name!r}.")
@@ -226,8 +225,7 @@ def test_the_fastest_ranked_method_of_a_budget(arms: list[Outcome], sentence: st
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [
     (0, 20, "good", "false-alarm rate of 0 % (0 % to 17 %)."), (1, 19, "calm", "false-alarm rate of 5 % (0.13 % to 25 %)."),
-    (3, 7, "bad", "verdicts on times are advisory."),
-])  # the ends are Clopper and Pearson's, as any table of theirs has them
+    (3, 7, "bad", "verdicts on times are advisory.")])  # the ends are Clopper and Pearson's, as any table of theirs has them
 def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said: str) -> None:
     assert alarms(None) is alarms(standing([])) is None
     texts = alarms(standing([Night(sample.RUN, (Verdict("k", f"{AA} full", TIME, verdict),))

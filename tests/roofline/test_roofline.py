@@ -201,8 +201,7 @@ PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
     "tensordot": (lambda: torch.tensordot(MANY, V, 1), 48), "linear of a vector": (lambda: torch.nn.functional.linear(V, A), 24),
     "_int_mm": (lambda: torch._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)), 8192),
     "batch times matrix": (lambda: MANY @ B, 240), "linear": (lambda: torch.nn.functional.linear(MANY, B.mT, torch.ones(5)), 240),
-    "multi_dot": (lambda: torch.linalg.multi_dot([A, B]), 120), "sum": (lambda: A.sum() + A.norm(), 0),
-}
+    "multi_dot": (lambda: torch.linalg.multi_dot([A, B]), 120), "sum": (lambda: A.sum() + A.norm(), 0)}
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -219,8 +218,7 @@ STORED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())
 PUBLISHED, BUDGETS = STORED["models"], STORED["how a budget becomes a knob"]
 SIZES = {
     "VAR-d30 256": var.SIZES["d30"], "VAR-d36 512": var.SIZES["d36-512"], "Infinity-2B 1024": infinity.SIZES["2B"],
-    "Infinity-8B 1024": infinity.SIZES["8B"],
-}
+    "Infinity-8B 1024": infinity.SIZES["8B"]}
 TEXT = 32  # entries of a text
 ALL = (0, 31)
 SAVERS: dict[str, dict[str, Callable[[], Method]]] = {  # one row of each kind of saving, per model
@@ -270,8 +268,7 @@ BASES = {
     "FastVAR factor on published .4 .5 1 1, layers 3-27": FastVAR(),
     "FastVAR factor on .4 .5 .6 .75, layers 3-27": FastVAR(base=(0.4, 0.5, 0.6, 0.75)),
     "FastVAR factor on .5 .75, all layers": FastVAR(base=(0.5, 0.75), layers=ALL),
-    "FastVAR factor on .3 .4 .5 .75, all layers": FastVAR(base=(0.3, 0.4, 0.5, 0.75), layers=ALL),
-}
+    "FastVAR factor on .3 .4 .5 .75, all layers": FastVAR(base=(0.3, 0.4, 0.5, 0.75), layers=ALL)}
 
 
 @pytest.mark.parametrize(("model", "table"), [(model, table) for model, tables in BUDGETS.items() for table in tables])
