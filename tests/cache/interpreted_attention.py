@@ -128,7 +128,6 @@ def masses() -> None:
 
 
 def draws(night: bool) -> None:
-    """A fused draw has the tokens of plain operations."""
     logits, seeds = (3 * torch.randn(10, 1500, generator=torch.Generator().manual_seed(0))).round(decimals=1), torch.arange(5) * 77
     lined: Any = SimpleNamespace(config=SimpleNamespace(ids=ImageIds(4, 1000, 1042), line=7))
     for sampling, rows, place, codes in (

@@ -27,7 +27,6 @@ def near(made: Tensor, right: Tensor) -> None:
 
 
 def any_of(check: Callable[..., None], *strategies: Any, examples: int) -> Callable[[], None]:
-    """Return the check of drawn shapes."""
     few = settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     return few(given(*strategies)(check))
 
@@ -40,7 +39,6 @@ class Checks:
 
 
 def noticed(copy: str, checks: Sequence[Callable[[], None]]) -> bool:
-    """Return whether the checks of a kernel's file fail with a copy in its place."""
     name = Path(copy).stem
     assert name in {module.__name__.rpartition(".")[2] for module in KERNELS}, name
     spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)

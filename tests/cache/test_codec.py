@@ -63,7 +63,6 @@ def test_a_codec_keeps_zeros_and_nan_and_is_as_wide_as_declared(stored: Codec) -
         assert stored.decode(parts, dtype).dtype == dtype
 
 
-# -- rotated vectors ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("width", "bits", "expected", "deviation"), [
     (64, 3, 0.032676, 0.00836), (80, 4, 0.008960, 0.00272), (128, 2, 0.118838, 0.01531)])
 def test_turboquant_has_its_expected_distortion(width: int, bits: int, expected: float, deviation: float) -> None:

@@ -61,7 +61,6 @@ MINE = Kernel("mine", lambda query: "it is for one query" if query.tokens > 1 el
 
 
 def test_a_kernel_costs_one_file_and_one_line_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is used, counted, named by plans and listed by doctor without a change elsewhere."""
     (tmp_path / "added_kernel.py").write_text(KERNEL)
     monkeypatch.syspath_prepend(tmp_path)
     mine = importlib.import_module("added_kernel")
@@ -107,7 +106,6 @@ def test_a_forced_kernel_that_refuses_says_why_in_one_line(name: str, query: Que
         table.refusal("sdap", QUERY)
 
 
-# -- first use on a device --------------------------------------------------------------------------------------------
 def attends_well() -> bool:
     q, k = torch.randn(2, 4, 1, 64), torch.randn(2, 2, 5, 64)
     return torch.equal(attend(q, Entries.of(k, k))[0], sdpa(q, k, k, causal=False))
@@ -203,7 +201,6 @@ def test_passes_that_deviate_or_are_slower_are_not_used_and_it_is_said(tmp_path:
     assert fused_products.compare(device, torch.float32, [(1, 2, 2)]) == "silu deviates from plain operations by 0.25 on this device"
 
 
-# -- FlashInfer -------------------------------------------------------------------------------------------------------
 class Wrapper:
     """FlashInfer's wrapper with the parameters of its 0.7, which attends in plain operations."""
 

@@ -90,7 +90,6 @@ def test_one_place_for_all_is_the_same_eviction(n: int, data: st.DataObject) -> 
         assert torch.equal(one[..., : n - 1, :], all_at_once[..., : n - 1, :])
 
 
-# -- writing and reading ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("codec", ALONE, ids=lambda codec: codec.name)
 def test_what_is_written_is_read(codec: Codec) -> None:
     bank = bank_of((2, 1), 5, codec)
@@ -171,7 +170,6 @@ def test_the_same_name_gets_the_same_storage_zeroed_once_in_a_generation() -> No
         memory.zeros("a", (2, 3), torch.float64)
 
 
-# -- merging ----------------------------------------------------------------------------------------------------------
 ROWS = 2
 PLACES, INTO = (torch.tensor(entries).expand(len(SITES), ROWS, HEADS, -1) for entries in ([4, 2], [5, 1, 3]))
 
@@ -223,7 +221,6 @@ def test_other_shapes_shared_ranges_and_writing_beyond_the_capacity_are_refused(
         grouped.merge(PLACES, INTO, weights, keys=True)
 
 
-# -- large storage is processed in chunks -----------------------------------------------------------------------------
 @pytest.mark.parametrize("condition", [(1, 1, 1), (1, 1, 3)])
 @pytest.mark.parametrize(("name", "parameters"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {}),
                                                   ("ssd_heads", {"buffer": "line"})])

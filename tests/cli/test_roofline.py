@@ -60,7 +60,6 @@ def test_a_card_that_is_not_listed_and_this_machine_have_rates_of_their_own(monk
 
 
 def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_wins() -> None:
-    """At batch 1 weights dominate; at 256 FLOPs do."""
     batches = [option for batch in (1, 16, 256) for option in ("--batch", str(batch))]
     rows = table("llamagen-xl", "--card", "h100", "--decoder", "jacobi=16", "--tokens-per-pass", "3", "--method", "linear",
                  "--budget", "1/6", *batches, of="passes")

@@ -160,7 +160,6 @@ STEP, COUNT, AT = 1.12, 24, 12
 
 
 def history(store: Store, commits: list[str]) -> None:
-    """``linear 1/4`` becomes slower at one commit, ``window 1/4`` faster at the same; the full cache stays."""
     stream = random.Random("history")
     for number, commit in enumerate(commits):
         factor = STEP if number >= AT else 1.0

@@ -96,7 +96,6 @@ def side(run: int, number: int, side: str, seconds: float) -> Outcome:
 
 
 def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown_and_runs_store_it(store: Store) -> None:
-    """From 30 pairs on; those of other machines do not count."""
     stream = np.random.default_rng(4)
 
     def measure(count: int, environment: Environment = ENVIRONMENT) -> None:

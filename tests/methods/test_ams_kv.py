@@ -29,7 +29,6 @@ LAYOUT = layout_of()
 
 
 def informed(similarity: Sequence[Sequence[float]] = SIMILARITY, **parameters: Any) -> AMSKV:
-    """The method, told what was measured of the weights."""
     method = AMSKV.build(parameters)
     method.calibrate({"similarity": similarity})
     return method
@@ -89,7 +88,6 @@ def test_with_a_list_a_layer_has_its_budget_throughout(c_min: int, c_max: int, c
 
 
 def test_profile_finds_the_layers_that_the_rule_would_raise_and_defaults_are_the_papers() -> None:
-    """Uniform allocation spreads as many layers over the depth."""
     method = informed(c_min=21, c_max=46)
     method.resolve(LAYOUT)
     expected = [layer for layer, row in enumerate(SIMILARITY) if algorithm(21, 46, 2, [True, *(s >= -0.008 for s in row)])[1]]

@@ -57,7 +57,6 @@ def test_one_goes_as_soon_as_the_budget_is_exceeded_drawn_uniformly_for_each_tok
     assert float((ranks(unguided) == drawn).double().mean()) < 2 / B, "the two branches of a sample share their draws"
 
 
-# -- edges and scores -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("edge", ["token", "line"])
 def test_a_next_scale_model_has_no_lines_to_evict_by(edge: str) -> None:
     layout = Layout("next-scale", (1,), 0, 0, 2, 2, 4, 1, seeds=(0,), branches=(0,), dtype=torch.float32, scales=squares((1, 2, 4)))
@@ -69,7 +68,6 @@ def test_a_next_scale_model_has_no_lines_to_evict_by(edge: str) -> None:
 
 @pytest.mark.parametrize("when", ["token", "line"])
 def test_the_condition_stays_when_every_entry_is_protected(when: str) -> None:
-    """A score of another shape is refused by tests/kit."""
     conditions = set()
 
     def score(self: Scored, step: Step, slots: SlotBank) -> Tensor:
@@ -115,7 +113,6 @@ def test_the_query_of_an_excluded_end_guides_nothing() -> None:
     assert kept_tokens(MEMBER, plain) != kept_tokens(MEMBER, loud)
 
 
-# -- budgets of PyramidKV's layers and Ada-KV's heads -----------------------------------------------------------------
 def test_a_pyramid_has_the_requested_sum_and_falls() -> None:
     for layers, mean in itertools.product((1, 2, 6, 36), (2, 3, 8, 15, 16)):
         lines = pyramid(mean, layers, beta=20.0, least=2, most=16)

@@ -30,7 +30,6 @@ def layout(steps: int = 64, size: str = "B") -> MaskedLayout:
 
 
 def resolved(shape: MaskedLayout, **parameters: Any) -> tuple[GtR, list[MaskedStep]]:
-    """Return GtR with these parameters, and its passes."""
     method = GtR.build(parameters)
     method.resolve(shape)
     paced = method.paced(shape)
@@ -128,7 +127,6 @@ def timesteps(method: Method, shape: MaskedLayout) -> list[tuple[int, ...]]:
 
 
 def test_the_start_of_the_code_is_for_heads_that_start_at_the_noisiest_step() -> None:
-    """And a head that is not annealed changes no parameter of a case."""
     rival = FewerSteps(steps=64, head_annealing="constant", head_least=0.2)  # the same under both names
     assert timesteps(rival, layout()) == timesteps(DiSA(annealing="constant", least=0.2), layout())
     assert {len(times) for times in timesteps(rival, layout())} == {20}
@@ -144,7 +142,6 @@ def test_the_start_of_the_code_is_for_heads_that_start_at_the_noisiest_step() ->
 
 # -- ReCAP: groups, head steps, budgets -------------------------------------------------------------------------------
 def test_groups_are_a_full_step_and_partial_ones() -> None:
-    """Those of published scripts are in the vectors."""
     def recap(**parameters: Any) -> ReCAP:
         method = ReCAP(**parameters)
         method.resolve(layout(8))

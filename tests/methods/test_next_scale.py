@@ -38,7 +38,6 @@ SIZES = [side**2 for side in SIDES]
 @pytest.mark.parametrize(("name", "B", "sinks"), [
     ("window", 35, 0), ("window", 7, 0), ("streaming", 35, 5), ("streaming", 6, 5), ("streaming", 20, 0), ("streaming", 20, 14)])
 def test_the_first_and_the_latest_stay(name: str, B: int, sinks: int) -> None:
-    """Of the tokens so far the first ``sinks`` and the latest, B in all."""
     method, tokens = METHODS.get(name).build({"B": B, **({"sinks": sinks} if name == "streaming" else {})}), list[int]()
     for contents, size, end in zip(contents_of(method, layout_of())[0], SIZES[:-1], itertools.accumulate(SIZES), strict=False):
         tokens = [*tokens, *range(end - size, end)]
@@ -87,7 +86,6 @@ def test_random_is_uniform_over_what_was_seen() -> None:
     assert not torch.equal(first[:, 0], first[:, 1]), "heads share their draws"
 
 
-# -- HeatKV's plans of the published orders ---------------------------------------------------------------------------
 INFINITY_SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
 # Of the authors' code: a model, its limit, the most that layers hold, summed, pairs without a scale at the end, and SHA-256 of the plan.
 PLANS = [
@@ -127,7 +125,6 @@ def test_a_case_names_its_calibration_by_the_digest_and_of_equal_scores_the_lowe
     assert orders_of({"scas": [[[0, 1], [0, 1]], [[0, 1], [0, 0.5]]]}, shape) == [[3, 0, 2, 1]]
 
 
-# -- ScaleKV's published budgets, and the drafters --------------------------------------------------------------------
 CUTS = {  # of the authors' files for 10 %, behind scales 7 … 11: the drafters' budget and that of the others
     "infinity-2b": [(920, 632), (1490, 594), (2510, 526), (4100, 420), (6385, 465)],
     "infinity-8b": [(909, 629), (1464, 584), (2463, 503), (4054, 374), (6200, 200)]}
@@ -162,7 +159,6 @@ ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[
 
 
 def of_row(name: str, layout: Layout, model: str, percent: int) -> Method:
-    """Return the method with the parameters of a row."""
     if name == "heatkv":
         return HeatKV(calibration=model, counts="live", limit=layout.layers * layout.kv_heads * layout.cacheable * percent // 100)
     if name == "scalekv":

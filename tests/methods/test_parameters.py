@@ -27,7 +27,6 @@ PUBLISHED = {"calibration": "infinity-2b"}
 
 
 def masked(batch: int = 3, **sampling: Any) -> MaskedLayout:
-    """MAR-B in 64 steps."""
     return mar.SIZES["B"].layout(range(batch), Sampling(**{"cfg_scale": 3.0, "steps": 64, **sampling}))
 
 
@@ -75,7 +74,6 @@ def test_a_budget_that_cannot_be_met_is_refused() -> None:
         METHODS.get("scalekv").build(PUBLISHED).fit(Fraction(1, 500), INFINITY)
 
 
-# -- single values ----------------------------------------------------------------------------------------------------
 NAN = float("nan")
 WRONG: dict[tuple[str, type[CachemarkError]], list[dict[str, Any]]] = {  # by method and error: values out of range
     ("h2o", BadParameter): [{}],
@@ -163,7 +161,6 @@ def test_what_depends_on_more_than_the_layout_is_refused() -> None:
     refuse("heatkv", INFINITY, {**PUBLISHED, "sink": 2}, BadParameter)
 
 
-# -- calibrations -----------------------------------------------------------------------------------------------------
 OTHER_SHAPE = [
     ("ssd_heads", LAYOUT, {"layers": 3}), ("ssd_heads", LAYOUT, {"lines": 24, "line": 24}),
     ("ssd_heads", LAYOUT, {"recency": [[[0.5] * 8] * 4]}), ("ssd_heads", LAYOUT, {"recency": [[["high"] * 8] * 4] * 2}),
@@ -181,7 +178,6 @@ def test_a_calibration_of_another_model_or_shape_is_refused() -> None:
         assert f"cachemark calibrate {name} MODEL" in raised.value.remedy
 
 
-# -- kernels ----------------------------------------------------------------------------------------------------------
 def test_the_kernel_depends_on_whether_masses_are_needed() -> None:
     """Speedups are only stated between equal kernels."""
     for name, more, kernel in (("h2o", {}, "matmul-with-mass"), ("linear", {"score": "accumulated"}, "matmul-with-mass"),

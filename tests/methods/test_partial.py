@@ -24,7 +24,6 @@ ROWS = 3
 
 
 def layout(steps: int = 64, batch: int = ROWS) -> MaskedLayout:
-    """MAR-B's."""
     return SIZES["B"].layout(range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps))
 
 
@@ -33,7 +32,6 @@ def resolved(method: Any, steps: int = 64, batch: int = ROWS) -> Any:
     return method
 
 
-# -- the schedule -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("steps", [16, 100, 128])
 def test_a_scaled_schedule_refreshes_as_often_and_reads_the_table_at_its_share(steps: int) -> None:
     """Full are all passes below 5/64, then those into whose share a refresh of 64 passes falls; the authors ran 64 and 32."""
@@ -63,9 +61,7 @@ def test_forced_tokens_and_some_more_always_go_on_and_random_tokens_keeps_as_man
     assert own.rows == 2 * ROWS, "the condition cache is none of it"
 
 
-# -- who goes on ------------------------------------------------------------------------------------------------------
 def begun(method: Selecting, batch: int, index: int) -> MaskedStep:
-    """Begin an image, and return a pass of it."""
     shape = layout(batch=batch)
     method.begin(shape, [], Memory())
     orders = [torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in shape.seeds]
@@ -185,7 +181,6 @@ def test_a_token_that_is_left_out_keeps_its_last_hidden_state(generating: bool) 
         assert int((out == behind).all(-1).sum()) == (CONFIG.buffer + CONFIG.tokens - 14) * len(out)
 
 
-# -- attention --------------------------------------------------------------------------------------------------------
 def test_relevance_is_the_attention_that_generating_tokens_pay() -> None:
     draw = torch.Generator().manual_seed(1)
     q, k = (torch.randn(2, 3, 10, 4, generator=draw) for _ in range(2))

@@ -89,7 +89,6 @@ def test_a_score_is_of_its_map() -> None:
         assert texture.sum() == texture[grid[0] // 2 - 1 : grid[0] // 2 + 1].sum()
 
 
-# -- plans ------------------------------------------------------------------------------------------------------------
 def cases(folder: Path, methods: str, budgets: str = '"1/2"', model: str = "tiny-var") -> list[Case]:
     path = folder / "plan.toml"
     path.write_text(short_plan(f'model = "{model}"\nmethods = [{methods}]\nbudgets = [{budgets}]'))

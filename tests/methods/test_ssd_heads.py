@@ -86,7 +86,6 @@ def test_the_packaged_table_of_a_bundled_model_has_both_kinds(model: str) -> Non
 
 
 def test_a_sample_is_calibrated_like_the_packaged_ten() -> None:
-    """A sample of the tuning seeds under the full cache, by what the command calls."""
     calibration = calibrated(SSDHeads, "tiny-llamagen", Request(), subset="tune64", samples=1)
     packaged = next(facts for facts in calibrations.packaged("ssd_heads").values() if facts["model"] == "tiny-llamagen")
     assert calibration["weights"] == packaged["weights"]

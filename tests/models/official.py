@@ -61,7 +61,6 @@ def words_tokenizer(folder: Path, words: Mapping[str, int], special: Sequence[st
 
 
 def encoder(folder: Path, channels: int) -> None:
-    """Write a small T5 encoder with a tokenizer of words."""
     tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
     words = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", "red", "star", "a", "blue", "stripe", "below"])}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -78,7 +77,6 @@ def requested(folder: Path, weights: str = "", images: str = "") -> Request:
     return Request(weights=str(folder / weights), decoder_weights=str(folder / images) if images else "")
 
 
-# -- models of classes ------------------------------------------------------------------------------------------------
 def llamagen_files(folder: Path, patch: Patch) -> Official:
     config = replace(tiny.LLAMAGEN_SIZES, grid=4)
     decoder = replace(next_token.DECODER, build=lambda: VQ(TINY_VQ))
@@ -115,7 +113,6 @@ def mar_files(folder: Path, patch: Patch) -> Official:
     return Official(model.entry, requested(folder, "checkpoint-last.pth", "kl16.ckpt"), state)
 
 
-# -- models of prompts ------------------------------------------------------------------------------------------------
 def llamagen_text_files(folder: Path, patch: Patch) -> Official:
     patch.setitem(llamagen_text.SIZES, 256, CaptionConfig(LlamaGenConfig(2, 2, 32, vocab=32, grid=4), text=128, longest=6))
     images = replace(text_to_image.LLAMAGEN_IMAGES, build=lambda: VQ(TINY_VQ))
@@ -137,7 +134,6 @@ def infinity_files(folder: Path, patch: Patch, channels: int = tiny.INFINITY_SIZ
     torch.save(state, folder / "infinity_2b_reg.pth")
 
     def with_level(name: str) -> str:
-        """Return the name in a published file."""
         module, _, kind = name.rpartition(".")
         return f"{module}.{'norm' if 'norm' in module.rpartition('.')[2] else 'conv'}.{kind}"
 
@@ -213,7 +209,6 @@ def lumina_files(folder: Path, patch: Patch) -> Official:
 
 
 def emu3_files(folder: Path, patch: Patch) -> Official:
-    """As transformers published the model."""
     torch.manual_seed(0)
     sizes = Emu3VQConfig(32, (1, 1), 1, 4, 32, (1,), 4)
     state = {f"text_model.{name}": tensor for name, tensor in emu3.Emu3(tiny.EMU3_SIZES, Prompts()).initialise(0).state_dict().items()}
@@ -226,7 +221,6 @@ def emu3_files(folder: Path, patch: Patch) -> Official:
 
 
 def glm_image_files(folder: Path, patch: Patch) -> Official:
-    """The two folders that are read, as diffusers has them."""
     weights, processor = folder / "vision_language_encoder", folder / "processor"
     weights.mkdir()
     processor.mkdir()

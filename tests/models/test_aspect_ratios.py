@@ -110,7 +110,6 @@ def test_a_generation_has_the_grid_of_its_request_asked_for_in_any_order(small: 
 
 
 def test_a_calibration_is_of_the_maps_of_one_grid(small: str) -> None:
-    """The one of a wide grid lies beside that of the square one."""
     square = calibrate("hack", small, samples=1)
     with pytest.raises(BadCalibration, match="of another model or resolution"):
         cm.load(small).generate(prompts="red star", method="hack", budget="1/2", grid=GRID, calibration=square.digest)

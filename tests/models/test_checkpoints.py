@@ -235,7 +235,6 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_read_as_what_it_holds(tmp_path: Path) -> None:
-    """A file, or the shards of an index."""
     state = weights()
     single, many = tmp_path / "one", sharded(tmp_path / "many", state)
     single.mkdir()

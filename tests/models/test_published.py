@@ -121,7 +121,6 @@ def test_a_published_layout_passes_the_models_kit(official: Official) -> None:
 
 
 def test_weights_for_images_of_other_sizes_and_partial_downloads_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a LlamaGen for 64 pixels by its training arguments."""
     entry, file = llamagen_files(tmp_path, monkeypatch).entry, tmp_path / "c2i_B_256.pt"
     registered(entry, monkeypatch)
     for name, argument, message in (

@@ -105,7 +105,6 @@ model("mine")(Mine("mine", drafter="tiny-var", refiner="tiny-var-d2", drafted=4)
 
 
 def test_one_more_composite_costs_one_file(tmp_path: Path) -> None:
-    """It passes the checks of the kit that apply to a model of one method."""
     (tmp_path / "mine.py").write_text(PLUG_IN)
     (name,) = names_of("models", tmp_path / "mine.py")
     results = {planned.name: planned.run() for planned in model_checks(MODELS.get(name))}

@@ -141,7 +141,6 @@ def bundled(model: str) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("model", "classes"), [("tiny-llamagen", 3), ("tiny-var", 40), ("tiny-mar", 3)])
 def test_the_number_of_classes_is_read_from_the_file(model: str, classes: int, tmp_path: Path) -> None:
-    """Images of classes that both models have are equal."""
     state = bundled(model)
     table = state[TABLES[model]]
     more, null = table[:1].expand(max(0, classes - 10), -1), table[10:]

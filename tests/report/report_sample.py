@@ -46,7 +46,6 @@ RUN = RunRecord(
 
 
 def case(**changes: Any) -> Case:
-    """A case of the demo plan."""
     values: dict[str, Any] = {"model": "tiny-llamagen", "weights": "9c2e5b71d0aa44f3", "grid": (16, 16), "conditions": "classes-10",
                               "sampling": Sampling(cfg_scale=1.5, top_k=0, temperature=1.0), "method": "full", "batch": 16, "repeats": 5}
     return Case(**{**values, **changes})
@@ -85,7 +84,6 @@ def legend(stream: random.Random, score: float) -> dict[str, list[float]]:
 
 
 def candidate(method: str, budget: str, **changes: Any) -> Outcome:
-    """An ok outcome of a method at a budget."""
     stream = random.Random(f"{method} {budget}")
     factor, *fidelity, score = FIGURES[method][BUDGETS.index(budget)]
     ratio = 0.5 if budget == "1/2" else 0.25
@@ -104,7 +102,6 @@ def candidate(method: str, budget: str, **changes: Any) -> Outcome:
 
 
 def full(**changes: Any) -> Outcome:
-    """The full cache."""
     stream = random.Random("full")
     samples = {**_speed(stream, 1.0), **_bytes(1.0, 0.0), **legend(stream, 0.99)}
     facts = Facts.from_json({"kernel": "sdpa", **_held(1.0)})
@@ -136,7 +133,6 @@ def with_fid(outcome: Outcome, fid: float, reach: float | None = 0.1, to_full: S
 
 
 def failed(outcome: Outcome, status: Status, log: str) -> Outcome:
-    """The same case without values."""
     return Outcome(outcome.case, status, log=log, seconds=4.0)
 
 
@@ -209,5 +205,4 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], RunJudgement]:
 
 
 def poisoned(evil: str) -> str:
-    """The page of that run."""
     return render.render(report_view.build(*poison(evil), sprite))

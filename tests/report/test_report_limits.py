@@ -117,12 +117,10 @@ QUARTER = timed(6.4, method="linear", parameters={"B": 144}, budget="1/4")
 
 
 def measured(*outcomes: Outcome) -> list[PaperTable]:
-    """The tables of which a row was measured."""
     return [paper for paper in papers(outcomes, sample.ENVIRONMENT) if paper.here]
 
 
 def line(name: str, *outcomes: Outcome) -> PaperRow:
-    """The row of that name in the only table of which a row was measured."""
     (paper,) = measured(*outcomes)
     return next(line for line in paper.lines if line.cell.row == name)
 

@@ -173,7 +173,6 @@ def test_roofline_times() -> None:
         assert seconds / 128 * 1e3 == pytest.approx(milliseconds, rel=0.07)
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
 def test_a_method_is_counted_as_the_arena_counts_it() -> None:
     """As far as it comes, if it reads a value, and nothing for the full form of a masked model."""
     layout = replace(shape("tiny-llamagen", 2)[1], dtype=torch.float32)
@@ -187,7 +186,6 @@ def test_a_method_is_counted_as_the_arena_counts_it() -> None:
     assert allocated(Full(), masked) == 0 < allocated(MARche(), masked)
 
 
-# -- products as torch dispatches them --------------------------------------------------------------------------------
 A, B, V = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4)
 MANY, OTHERS = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
@@ -263,7 +261,6 @@ def test_a_method_computes_the_published_flops_and_has_the_published_bound(model
     assert round(full / own, 3) == published["H100 spec, batch 8"]
 
 
-# -- from a budget to parameters --------------------------------------------------------------------------------------
 BASES = {
     "FastVAR factor on published .4 .5 1 1, layers 3-27": FastVAR(),
     "FastVAR factor on .4 .5 .6 .75, layers 3-27": FastVAR(base=(0.4, 0.5, 0.6, 0.75)),
