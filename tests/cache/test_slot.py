@@ -27,6 +27,8 @@ from cachemark.methods.registry import METHODS
 SITES = (Site("decoder", 0), Site("decoder", 1))
 HEADS, DIM = 2, 8
 ALONE = [codec for codec in CODECS.values() if not codec.grouped]  # those that write each vector by itself
+ROWS = 2
+PLACES, INTO = (torch.tensor(entries).expand(len(SITES), ROWS, HEADS, -1) for entries in ([4, 2], [5, 1, 3]))
 
 
 def bank_of(condition: tuple[int, ...], capacity: int, codec: Codec = NATIVE) -> SlotBank:
@@ -168,10 +170,6 @@ def test_the_same_name_gets_the_same_storage_zeroed_once_in_a_generation() -> No
     memory.begin()
     with pytest.raises(ValueError, match=r"a was \(2, 3\) torch.float32.*one Memory serves one case"):
         memory.zeros("a", (2, 3), torch.float64)
-
-
-ROWS = 2
-PLACES, INTO = (torch.tensor(entries).expand(len(SITES), ROWS, HEADS, -1) for entries in ([4, 2], [5, 1, 3]))
 
 
 def mergeable(codec: str) -> SlotBank:

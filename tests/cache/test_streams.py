@@ -11,6 +11,7 @@ from cachemark.cache import random_streams as streams
 MASK, GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
 PURPOSES = {"token": 1, "evict": 2, "order": 3, "noise": 4, "time": 5, "draft": 6, "coin": 7,
             "residual": 8}  # a number once given stays: results are stored
+KEYS = streams.keys(torch.arange(256), "token", torch.arange(64)[:, None])  # neighbours in seed and position, as in use
 
 
 def mix(x: int) -> int:
@@ -46,9 +47,6 @@ def test_the_counter_is_splitmix64_and_a_number_belongs_to_its_sample_branch_and
     assert torch.equal(batch[:, :2], streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 2))
     of_tensors = streams.keys(torch.tensor([4, 4]), "evict", torch.tensor([7, 8]), branch=torch.tensor([0, 1]))
     assert [value & MASK for value in of_tensors.tolist()] == [key_of(4, "evict", 7), key_of(4, "evict", 8, branch=1)]
-
-
-KEYS = streams.keys(torch.arange(256), "token", torch.arange(64)[:, None])  # neighbours in seed and position, as in use
 
 
 @given(st.integers(1, 1 << 31))

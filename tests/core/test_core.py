@@ -27,6 +27,13 @@ from cachemark.workflows.git import BAD, GOOD, search
 from cachemark.workflows.results import outcomes_of
 from support import repositories
 
+CASE = Case("tiny", "random:0", (8, 8), "10 classes, balanced", Sampling(), "linear", budget="1019/1644")
+SAME = ("1", "1/4", "1/6", "5/8", "1/16", "1/3", "no number", "1/0")
+SAME_LABELS = ("linear 1/4", "full (other seeds)", "linear 0.62", "a/7/300", "x 3/0")
+STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "per": "image", "meaning": "How grey an image is.",
+          "within": [0.0, None], "deterministic": True, "code": "0123456789ab"}  # fmt: skip
+NAME = full_name("contrast", STATED)
+
 
 def test_names_are_those_listed_taken_before_their_files_are_imported_and_without_markup() -> None:
     assert all(method.name == name and method.source and method.__doc__ for name, method in ((name, METHODS.get(name)) for name in METHODS))
@@ -67,11 +74,6 @@ def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path: Path) -> Non
     assert list(path.parent.iterdir()) == [path]
 
 
-CASE = Case("tiny", "random:0", (8, 8), "10 classes, balanced", Sampling(), "linear", budget="1019/1644")
-SAME = ("1", "1/4", "1/6", "5/8", "1/16", "1/3", "no number", "1/0")
-SAME_LABELS = ("linear 1/4", "full (other seeds)", "linear 0.62", "a/7/300", "x 3/0")
-
-
 def test_a_budget_is_shown_as_people_read_it_and_either_spelling_finds_the_case() -> None:
     assert [*map(shown_share, SAME)] == [*SAME]
     for budget, shown in {"1019/1644": "0.62", "647/1272": "0.509", "51/100": "0.51", "1/1000": "0.001"}.items():
@@ -86,11 +88,6 @@ def test_a_budget_is_shown_as_people_read_it_and_either_spelling_finds_the_case(
         assert [outcome.case for outcome in outcomes_of(name, outcomes)] == [CASE]
     with pytest.raises(UnknownName):
         outcomes_of("linear 1020/1645", [outcomes[1]])
-
-
-STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "per": "image", "meaning": "How grey an image is.",
-          "within": [0.0, None], "deterministic": True, "code": "0123456789ab"}  # fmt: skip
-NAME = full_name("contrast", STATED)
 
 
 @pytest.fixture(autouse=True)

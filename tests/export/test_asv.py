@@ -22,6 +22,7 @@ from report import report_sample as sample
 from support.repositories import git
 
 FIRST = 1_700_000_000
+STEP, COUNT, AT = 1.12, 24, 12
 
 
 def repository(folder: Path, count: int) -> list[str]:
@@ -154,9 +155,6 @@ def test_a_list_of_another_kind_is_refused(text: str, store: Store, here: Path, 
     with pytest.raises(Unsupported, match="not a list of benchmarks"):
         exported(store, here)
     assert (here / "results" / "benchmarks.json").read_text() == text
-
-
-STEP, COUNT, AT = 1.12, 24, 12
 
 
 def history(store: Store, commits: list[str]) -> None:

@@ -24,6 +24,9 @@ from cachemark.report.page.render import chart_sets
 from cachemark.store.db import Store
 from report import report_sample as sample
 
+SVG = "{http://www.w3.org/2000/svg}"
+TILE, FIXED = 64, 4
+
 
 def figure(table: pd.DataFrame, label: str, metric: str) -> dict[str, Any]:
     (row,) = table[(table.label == label) & (table.metric == metric)].to_dict("records")
@@ -103,9 +106,6 @@ def test_every_field_of_a_case_is_a_column(name: str) -> None:
     assert all(isinstance(value, str | int | float) for value in settings(case).values())
 
 
-SVG = "{http://www.w3.org/2000/svg}"
-
-
 @pytest.fixture(scope="module")
 def view() -> ReportView:
     return build(sample.RUN, sample.outcomes())
@@ -140,9 +140,6 @@ def test_methods_differ_in_shape_and_dash_and_figures_name_their_parts(view: Rep
     assert below["Memory by part"] == ["Keys and values", "Workspace", "State"]
     assert [e.get("fill-opacity") for e in drawn["Memory by part"].findall(f"{SVG}path")] == ["1", "0.6", "0.3"]
     assert "Color consistency, difference (points)" in [*drawn["Color consistency, paired difference from the full cache"].itertext()]
-
-
-TILE, FIXED = 64, 4
 
 
 def rows(png: bytes) -> list[bytes]:

@@ -30,6 +30,8 @@ from report import report_sample as sample
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
+LITTLE = (Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why"))
+VIEW = build(sample.RUN, sample.mixed(), sample.comparison())
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
@@ -144,9 +146,6 @@ def test_a_plain_table_has_paired_differences_and_a_name_that_is_none_is_refused
             tables(build(sample.RUN, sample.mixed()), columns, methods)
 
 
-LITTLE = (Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why"))
-
-
 def suite(comparison: RunJudgement) -> ET.Element:
     complete = ET.fromstring(junit(comparison, "demo").encode())
     assert complete.tag == "testsuites"
@@ -203,9 +202,6 @@ def test_the_file_is_of_the_usual_schema() -> None:
     for wrong in ('<testsuites skipped="1"/>', '<testsuites><testcase name="x"/></testsuites>',
                   '<testsuites><testsuite name="x" tests="1" failures="0"/></testsuites>'):
         assert broken_rules(wrong)
-
-
-VIEW = build(sample.RUN, sample.mixed(), sample.comparison())
 
 
 def test_annotations_are_commands_with_their_figures_and_seconds_of_pairs_no_ratios() -> None:

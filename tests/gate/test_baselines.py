@@ -21,6 +21,11 @@ from cachemark.plans.schema import AnchorTable
 from cachemark.store.db import Store
 
 NEWER = replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
+WEIGHTS = "a" * 64 + "/" + "b" * 64
+METRIC = "fid_adm_50k"
+TABLE: dict[str, Any] = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
+ANCHOR = Anchor(**TABLE)
+REACHED = {("mar-l", WEIGHTS)}
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +140,6 @@ def test_an_expired_baseline_judges_nothing(store: Store, accepted: Path) -> Non
         exchange(plan(), expires="soon")
 
 
-WEIGHTS = "a" * 64 + "/" + "b" * 64
-METRIC = "fid_adm_50k"
-TABLE: dict[str, Any] = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
-ANCHOR = Anchor(**TABLE)
-
-
 def outcome(fid: float = 1.80, **fields: Any) -> Outcome:
     sampling = Sampling(cfg_scale=3.0, cfg_schedule="linear", steps=256)
     return ok(case("full", **{"model": "mar-l", "weights": WEIGHTS, "sampling": sampling, **fields}), **{METRIC: [fid]})
@@ -159,9 +158,6 @@ def test_a_value_is_reached_within_the_tolerance_by_the_published_case() -> None
     for key, value in (("tolerance", 0), ("expected", float("inf")), ("expected", True), ("expected", 10**400), ("source", "")):
         with pytest.raises(ValidationError, match=key):
             AnchorTable.model_validate({**TABLE, key: value})
-
-
-REACHED = {("mar-l", WEIGHTS)}
 
 
 def test_only_the_very_weights_of_a_run_with_an_anchor_are_anchored(tmp_path: Path) -> None:

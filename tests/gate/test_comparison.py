@@ -18,6 +18,9 @@ from cachemark.store.rows import Verdict
 from cachemark.workflows.progress import PairLines
 
 RULE = Rule(0.1, 5)
+KERNEL, OWN, PRICED = {"kernel": "sdpa"}, {"kernel": "mass"}, {"kernel": "mass", "different_kernel": "it needs it"}
+NOT_FUSED = {"kernel": "math", "quality_only": "not fused"}
+OF_FLAKES = Rule(0.1, 200)
 
 
 def outcome(seconds: float, config: str = "linear", **changed: Any) -> Outcome:
@@ -111,10 +114,6 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
         assert ("images_hash" in by_metric, by_metric["output_hash"].reason, images) == (False, "same tokens, nothing to compare", [])
 
 
-KERNEL, OWN, PRICED = {"kernel": "sdpa"}, {"kernel": "mass"}, {"kernel": "mass", "different_kernel": "it needs it"}
-NOT_FUSED = {"kernel": "math", "quality_only": "not fused"}
-
-
 @pytest.mark.parametrize(("changes", "facts", "tf32", "words"), [
     ({}, (KERNEL, KERNEL), False, ""), ({"dtype": "bfloat16"}, (KERNEL, KERNEL), False, "compute dtype: float32 and bfloat16"),
     ({"engine": "reference"}, (KERNEL, KERNEL), False, "engine: eager and reference"),
@@ -162,9 +161,6 @@ def test_how_a_comparison_ends_also_when_time_is_up() -> None:
     assert {by_row[config, "latency"].verdict for config in measure.counts} == {"inconclusive"}
     assert by_row["never", "status"].verdict == "not_compared"
     assert Tally(tuple(by_row.values()), 3, min_coverage=0.5).exit_code == 3
-
-
-OF_FLAKES = Rule(0.1, 200)
 
 
 def judged(fails: Callable[[int, int], bool], peak: Callable[[int, int], float] = lambda n, side: 5000.0,

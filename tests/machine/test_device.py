@@ -34,6 +34,7 @@ from support.examples import short_plan
 from support.fake_nvml import Card, FakeNvml, lose
 
 pytestmark = pytest.mark.usefixtures("own_leases")
+EVENTS, OLDER = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 
 @pytest.fixture
@@ -65,9 +66,6 @@ def test_a_quiet_case_with_its_own_processes_stands_and_says_what_was_seen(watch
             assert watching.end()[1] is None
         finally:
             os.killpg(child.pid, signal.SIGKILL)
-
-
-EVENTS, OLDER = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 
 @pytest.mark.parametrize(("failing", "unseen"), [

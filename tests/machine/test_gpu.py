@@ -21,6 +21,8 @@ from support import stages
 from support.fake_nvml import EVERY, Card, FakeNvml
 
 pytestmark = pytest.mark.usefixtures("own_leases")
+QUERIES = [name for name in EVERY if "Handle" not in name and name != "nvmlDeviceGetUUID" and name.startswith("nvmlDeviceGet")]
+QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "governor": "performance"}, "gpus": [], "cuda": {}, "kernels": {}}
 
 
 def test_the_fake_is_as_the_driver_and_an_older_package_leaves_values_unknown() -> None:
@@ -69,9 +71,6 @@ def test_no_driver_is_the_machines_fault(error: int, remedy: str) -> None:
         device.gpus(FakeNvml(broken=error))
     with pytest.raises(Infrastructure, match="shows no GPU"), local("cuda", 1, nvml=FakeNvml()):
         pass
-
-
-QUERIES = [name for name in EVERY if "Handle" not in name and name != "nvmlDeviceGetUUID" and name.startswith("nvmlDeviceGet")]
 
 
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -157,9 +156,6 @@ def test_a_slice_has_its_profile_and_its_gpus_settings(nvml: FakeNvml, cards: li
     here = environment("cuda", 2, part)
     assert (here.machine_class, here.facts["unseen"]) == ("fake-h100-mig-1g-10gb-500-w", ["clock reductions"])
     assert part.processors() == {0}
-
-
-QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "governor": "performance"}, "gpus": [], "cuda": {}, "kernels": {}}
 
 
 def test_doctor_measures_rates_unless_quick_prints_words_and_leaves_out_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

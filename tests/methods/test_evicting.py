@@ -24,6 +24,11 @@ from .test_rules import kept_by
 
 B = 9
 LONG = layout_of((1,) * 48, lines=5, line=8, head_dim=4)
+# -- LineAR where lines end in a token of their own --------------------------------------------------------------------
+ENDED = replace(layout_of(kv_heads=2, lines=8), line_ends=True)
+N = ENDED.line
+SIZES = {"B": 4 * N, "anchor": 3, "recent_lines": 1}
+ENDS = set(range(N - 1, ENDED.visual, N))
 
 
 def ranks(layout: Layout = LONG) -> Tensor:
@@ -78,13 +83,6 @@ def test_the_condition_stays_when_every_entry_is_protected(when: str) -> None:
     cell = Cell(protects, (), "native", "mha")
     cell.run(cell.tight(), bare=True)
     assert conditions == {1}
-
-
-# -- LineAR where lines end in a token of their own --------------------------------------------------------------------
-ENDED = replace(layout_of(kv_heads=2, lines=8), line_ends=True)
-N = ENDED.line
-SIZES = {"B": 4 * N, "anchor": 3, "recent_lines": 1}
-ENDS = set(range(N - 1, ENDED.visual, N))
 
 
 def kept_tokens(line_end: str, feed: RasterFeed, score: str = "inter-line") -> list[set[int]]:

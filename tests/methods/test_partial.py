@@ -21,6 +21,9 @@ from cachemark.methods.random_tokens import RandomTokens
 from cachemark.models.mar import SIZES
 
 ROWS = 3
+# -- MARché -----------------------------------------------------------------------------------------------------------
+BATCH = 2
+PASS = 40  # it and the pass before predict several tokens
 
 
 def layout(steps: int = 64, batch: int = ROWS) -> MaskedLayout:
@@ -97,11 +100,6 @@ def test_beside_forced_tokens_the_chosen_ones_go_on(method: Scheduled, sign: int
         with_value = marked(torch.cat((torch.arange(64).expand(ROWS, -1), 64 + step.known[:ROWS]), 1))
         behind = with_value if method.select == "predicted" else ~with_value
         assert not on[behind & ~forced].any()
-
-
-# -- MARché -----------------------------------------------------------------------------------------------------------
-BATCH = 2
-PASS = 40  # it and the pass before predict several tokens
 
 
 def marche(steps: int = 64, **parameters: Any) -> MARche:

@@ -35,6 +35,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {  # with a ring of one, a window
 }
 CASES = [(name, parameters) for name, modes in MODES.items() for parameters in modes]
 IDS = ["-".join([name, *(f"{parameter}={value}" for parameter, value in parameters.items())]) for name, parameters in CASES]
+LOSSY = [codec for codec in CODECS.values() if not codec.exact and not codec.grouped]
 
 
 class Holding(Onlooker):
@@ -81,9 +82,6 @@ def check(name: str, parameters: dict[str, Any], layout: Layout, feed: RasterFee
     assert any(len(visual) < index for (index, *_), (_, visual) in expected.items()), "nothing was evicted"
     assert kept_by(method, layout, feed, codec) == expected
     return heads
-
-
-LOSSY = [codec for codec in CODECS.values() if not codec.exact and not codec.grouped]
 
 
 @pytest.mark.parametrize(("number", "name", "parameters"), [(number, *case) for number, case in enumerate(CASES)], ids=IDS)

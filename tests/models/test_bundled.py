@@ -39,6 +39,8 @@ from tools.train import caption_scene
 from tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, corrupted
 from tools.train.scene import VERSION, scenes
 
+ROOT = Path(__file__).parents[2]
+
 
 class Family(NamedTuple):
     """The bundled generator of a paradigm, its configuration, and its tokenizer with what reads that."""
@@ -122,9 +124,6 @@ def test_the_feature_network_knows_what_new_scenes_show_and_the_reference_is_of_
     values = [reference.floors[count][0] for count in FLOORS]
     assert values == sorted(values, reverse=True), "FID falls as images get more"
     assert all(0 < low < value < high for value, low, high in reference.floors.values())
-
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_wheel_has_all_that_is_read_runs_and_has_a_page_of_absolute_links(tmp_path: Path) -> None:

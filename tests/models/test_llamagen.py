@@ -24,6 +24,8 @@ CONFIG = LlamaGenConfig(2, 4, 64, vocab=48, classes=10, grid=4)
 GUIDED = Sampling(cfg_scale=1.5, temperature=0)
 LABELS = [3, 7, 3]
 TOKENS = torch.randint(0, CONFIG.vocab, (3, CONFIG.grid**2), generator=torch.Generator().manual_seed(0))
+CAPTIONED = Sampling(cfg_scale=3.0, temperature=0.0)
+READER = text_features.FeatureReader(128, 6)
 
 
 def tiny(kv_heads: int | None = None) -> LlamaGen:
@@ -72,10 +74,6 @@ def test_the_norm_is_rounded_before_its_weight(dtype: torch.dtype) -> None:
     late = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * norm.weight.float()).to(dtype)
     assert torch.equal(norm(x), expected)
     assert not torch.equal(norm(x), late)
-
-
-CAPTIONED = Sampling(cfg_scale=3.0, temperature=0.0)
-READER = text_features.FeatureReader(128, 6)
 
 
 def captioned(config: CaptionConfig = CAPTIONED_SIZES) -> CaptionedLlamaGen:

@@ -20,6 +20,7 @@ BENCH = {"tag": "single_object", "include": [{"class": "bench", "count": 1}], "p
 BESIDE = {"tag": "position", "prompt": "a photo of a dog right of a bench", "include": [
     {"class": "bench", "count": 1}, {"class": "dog", "count": 1, "position": ["right of", 0]}]}
 HEAD = "item_id,text,keywords,proposition_id,dependency,category_broad,category_detailed,tuple,question_natural_language"
+ROWS = [{"Prompt": "a red bird, on a branch", "Category": "Animals", "id": "b7"}, {"Prompt": "two  cups", "Category": "Food", "id": "c"}]
 
 
 @pytest.fixture
@@ -60,9 +61,6 @@ def test_each_kind_of_list_has_its_prompts_a_table_in_a_column(write: Write) -> 
         listed = write(name, text)
         assert (listed.kind, listed.texts) == ("table", ("a red bird, on a branch", "two cups"))
         assert (listed.files, listed.categories) == (("b7", "c"), ("Animals", "Food"))
-
-
-ROWS = [{"Prompt": "a red bird, on a branch", "Category": "Animals", "id": "b7"}, {"Prompt": "two  cups", "Category": "Food", "id": "c"}]
 
 
 def separated(mark: str) -> str:

@@ -24,6 +24,8 @@ from cachemark.models.registry import MODELS
 from cachemark.models.vision.vqgan import VQGAN
 from support.tiny_models import EMU3_SIZES, GLM_IMAGE_SIZES, JANUS_SIZES, LUMINA_SIZES, PROMPTS
 
+LABELS = [1, 0, 2]  # of prompts with 7, 3 and 4 ids
+
 
 class Spelled(HashedWords):
     """Returns one id per character, so that texts can be read from the ids."""
@@ -99,9 +101,6 @@ def test_lumina_evicts_by_lines_with_their_ends_and_decodes_codes_that_are_spelt
     del names[spelt(31)]
     with pytest.raises(BadCheckpoint, match="names 31 of the 32 image codes"):
         lumina.code_table(names, ids)
-
-
-LABELS = [1, 0, 2]  # of prompts with 7, 3 and 4 ids
 
 
 def janus() -> Janus:

@@ -26,6 +26,8 @@ from cachemark.models.registry import MODELS
 from cachemark.roofline.flops import counted
 from support.tiny_models import BUILDS
 
+TABLES = {"tiny-llamagen": "cls_embedding.embedding_table.weight", "tiny-var": "class_emb.weight", "tiny-mar": "class_emb.weight"}
+
 
 class Poisoned(checkpoints.NoDraws):
     """Fill with NaN what the initialization is skipped for."""
@@ -130,9 +132,6 @@ def test_packed_copies_must_fit_the_memory_and_are_not_counted_in_the_peak(net: 
         torch.nn.functional.linear(x, torch.randn(512, 1024))
     assert blocked.peak == 4 * 512 * 4
     assert plain.peak > blocked.peak, "weights that were not there before do count"
-
-
-TABLES = {"tiny-llamagen": "cls_embedding.embedding_table.weight", "tiny-var": "class_emb.weight", "tiny-mar": "class_emb.weight"}
 
 
 def bundled(model: str) -> dict[str, torch.Tensor]:

@@ -20,6 +20,11 @@ from cachemark.methods.registry import METHODS
 from cachemark.report.page.render import render
 from tools.cards.methods import TITLES as TITLES_FILE, titles_text
 
+STORED: dict[str, Any] = {
+    "kernel": "sdpa", "footnotes": [], "live_bytes": {"tokens": [1], "live": [8.5], "later": 1}, "full_beside": [1, 2.5],
+    "slope": {"slope": 1e-9, "intercept": 0.1, "r2": 1, "bytes_per_s": None, "lines": 3}, "intervals": {"fid": [None, 2.0]},
+    "reused": {"metrics": ["fid"], "from": "cafe"}, "limit": {"least": 1.0}, "of_a_later_version": {"a": [1]}}
+
 
 def test_a_figure_has_its_unit_and_titles_are_those_of_the_classes_of_plug_ins_too() -> None:
     """The other units are those of ``tests/test_metric_table.py``."""
@@ -38,12 +43,6 @@ def test_a_figure_has_its_unit_and_titles_are_those_of_the_classes_of_plug_ins_t
     assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"
     assert display_name("tiny-var linear 1/4 + sjd: wide 8") == "tiny-var LineAR 1/4 + SJD: wide 8"
     assert display_name("my-linear linear_2 1/4") == "my-linear linear_2 1/4"
-
-
-STORED: dict[str, Any] = {
-    "kernel": "sdpa", "footnotes": [], "live_bytes": {"tokens": [1], "live": [8.5], "later": 1}, "full_beside": [1, 2.5],
-    "slope": {"slope": 1e-9, "intercept": 0.1, "r2": 1, "bytes_per_s": None, "lines": 3}, "intervals": {"fid": [None, 2.0]},
-    "reused": {"metrics": ["fid"], "from": "cafe"}, "limit": {"least": 1.0}, "of_a_later_version": {"a": [1]}}
 
 
 def test_keys_of_other_versions_are_kept_and_a_wrong_type_is_named_with_its_key() -> None:

@@ -21,6 +21,7 @@ from cachemark.report.charts.tradeoffs import against_speed
 from cachemark.report.page.render import render
 
 SEEDS, MARGIN = 256, "5 points of color consistency"
+COUNT = 200
 
 
 def scored(outcome: Outcome, score: float, seconds: float | None = None, seeds: int = SEEDS) -> Outcome:
@@ -76,9 +77,6 @@ def test_a_front_is_drawn_through_ranked_cases_only() -> None:
     (front,) = plot.lines
     fastest = max(point.x for point in plot.points)
     assert max(x for x, _ in front.places) < fastest > 2
-
-
-COUNT = 200
 
 
 def repeated(outcome: Outcome, *scores: float, seeds: int = COUNT) -> Outcome:

@@ -36,6 +36,9 @@ from cachemark.workflows.report import by_case, report
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
+PAIRS = 5
+LINEAR = sample.candidate("linear", "1/4")
+WOBBLE = [1 + 0.01 * ((7 * k) % 5 - 2) for k in range(40)]  # neighbours do not resemble each other
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +162,6 @@ def test_a_site_lists_runs_with_their_verdicts_and_removes_its_own_pages_only(tm
     assert sorted(p.name for p in (tmp_path / site.FOLDER).iterdir()) == ["mine.html", "run-2.html", "run-3.html"]
 
 
-PAIRS = 5
-LINEAR = sample.candidate("linear", "1/4")
-
-
 def process(outcome: Outcome, number: int, side: str, seconds: float, what: str = "times", config: str = "") -> Outcome:
     pair = {"run": 1, "configuration": config or outcome.case.title, "number": number, "side": side, "what": what}
     timed = {"latency": [0.9 * seconds, seconds, 3 * seconds]} if outcome.ok else {}
@@ -276,9 +275,6 @@ def followed(*costs: float, fingerprints: str = "a" * 100) -> list[str]:
     notes = [note for note in chart.notes if "may not show" not in note]
     assert len(marks) == len(notes)
     return notes
-
-
-WOBBLE = [1 + 0.01 * ((7 * k) % 5 - 2) for k in range(40)]  # neighbours do not resemble each other
 
 
 def test_a_step_is_told_at_its_night_a_ramp_by_its_name_and_what_cannot_show() -> None:

@@ -16,6 +16,10 @@ from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import DISTRIBUTION, Sampling
 
+BESIDE = {"method": "linear", "budget": "1/4", "parameters": {"B": 64}}
+RANDOM = "random:0/random:0"
+XL = {"model": "llamagen-xl", "weights": RANDOM, "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
+
 
 def limit(least: float, nbytes: float = 0.0, flops: float = 0.0) -> dict[str, Any]:
     """A roofline time of attention and linear products, two to one."""
@@ -91,9 +95,6 @@ def test_a_decoder_cannot_gain_more_than_its_steps_and_its_method_allow() -> Non
         assert (words in row.implausible, bool(row.implausible), flagged) == (True, bool(words), bool(words))
 
 
-BESIDE = {"method": "linear", "budget": "1/4", "parameters": {"B": 64}}
-
-
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:
     outcome = ran(0.9, None, method="full", budget="1", decoder={"name": "sjd", "window": 8})
     outcome = replace(outcome, samples={"latency": [0.9] * 5, "kl": [1e-9] * 64, "color_consistency": [0.9] * 64},
@@ -101,10 +102,6 @@ def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> Non
     row = decoded(full(2.0), outcome)
     assert (row.method, row.marks[0].text) == ("full + sjd 8", "same distribution")
     assert (row.place, bool(row.unranked)) == (None, True)
-
-
-RANDOM = "random:0/random:0"
-XL = {"model": "llamagen-xl", "weights": RANDOM, "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
 
 
 def timed(seconds: float, facts: dict[str, Any] | None = None, **changes: Any) -> Outcome:
