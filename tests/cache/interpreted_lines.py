@@ -13,7 +13,6 @@ from interpreting import CLOSE, Checks, any_of, near
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.kernels import fused, selection
-from cachemark.cache.kernels.selection import lowest
 from cachemark.core.spec import Sampling
 from cachemark.methods.linear import Linear
 from cachemark.methods.registry import METHODS
@@ -51,7 +50,7 @@ def line(group: int, queries: int, live: int, shorter: int, count: int, width: i
     for at in torch.cartesian_prod(*map(torch.arange, (2, 2, heads))).tolist():
         site, row, head = at
         n = int(lengths[row])
-        holes = sorted(lowest(score[site, row, head, :n], ages[site, row, head, :n], count).tolist())
+        holes = sorted(selection.lowest(score[site, row, head, :n], ages[site, row, head, :n], count).tolist())
         sources = [place for place in range(n - count, n) if place not in holes]
         for tensor in expected:
             cells = tensor[site, row, head]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.kernels import fused, fused_norms
-from cachemark.cache.kernels.fused_norms import Shade
 from cachemark.cache.kernels.fused_products import ACTIVATIONS, ODD, compare, product, tile
 from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import squares
@@ -41,14 +40,14 @@ def norms(rows: int, tokens: int, width: int, dtype: torch.dtype, gated: bool, s
     gate, scale, _ = shades.chunk(3, -1)
     wide = [part.double() for part in (x, branch, gate, scale, shift)]
     added = wide[0] + (wide[2] * wide[1] if gated else wide[1])
-    total, out = fused_norms.gate_norm(x, branch, gate if gated else None, Shade(scale, shift, 1e-6, plus))
+    total, out = fused_norms.gate_norm(x, branch, gate if gated else None, fused_norms.Shade(scale, shift, 1e-6, plus))
     near(total, added)
     normed = F.layer_norm(total.double(), (width,), eps=1e-6)
     near(out, wide[4] + normed * (wide[3] + plus))
-    own = Shade(scale, shift, 1e-6, plus, weight=branch[0, 0], bias=x[0, 0])
+    own = fused_norms.Shade(scale, shift, 1e-6, plus, weight=branch[0, 0], bias=x[0, 0])
     near(fused_norms.gate_norm(x, None, None, own)[1],
          wide[4] + F.layer_norm(wide[0], (width,), wide[1][0, 0], wide[0][0, 0], 1e-6) * (wide[3] + plus))
-    only, alone = fused_norms.gate_norm(x, None, None, Shade(scale[0, 0], shift[0, 0], 1e-6, rounds=False), torch.float32)
+    only, alone = fused_norms.gate_norm(x, None, None, fused_norms.Shade(scale[0, 0], shift[0, 0], 1e-6, rounds=False), torch.float32)
     assert only is x
     near(alone.to(dtype), F.layer_norm(wide[0], (width,), wide[3][0, 0], wide[4][0, 0], 1e-6))
     assert torch.equal(fused_norms.gate_norm(x, branch, None, None)[0], x + branch)
@@ -164,14 +163,11 @@ GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
     ("infinity", "full", {}, Sampling(cfg_scale=3.0), VAR_PASSES), ("mar", "lazymar", {"layer": 1}, LINEAR, HEAD_PASSES))
 
 
-TILES = {(2048, 2048): (128, 256, 8), (2048, 1024): (128, 128, 8), (600, 1040): (64, 64, 4), (600, 70): (64, 32, 4), (5, 70): (16, 32, 4)}
-
-
 def checks(night: bool) -> None:
     """Those before a first use on a device find nothing, at night also of products, which have the tiles that were measured."""
     assert [fused.deviations(torch.device("cpu"), torch.float32, group) for group in fused.CHECKS] == [""] * 2
-    for (rows, outs), expected in TILES.items():
-        assert tile(rows, outs) == expected
+    sizes = (2048, 2048), (2048, 1024), (600, 1040), (600, 70), (5, 70)
+    assert [tile(*size) for size in sizes] == [(128, 256, 8), (128, 128, 8), (64, 64, 4), (64, 32, 4), (16, 32, 4)]
     assert not night or compare(torch.device("cpu"), torch.float16, [ODD]) == ""
 
 

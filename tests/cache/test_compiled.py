@@ -13,10 +13,6 @@ VARIANTS = {variant.name: variant for variant in compiled.attention()}
 ONE_OF_EACH = {variant.kernel: name for name, variant in VARIANTS.items() if "mass" not in name or "many" in name}.values()
 
 
-def at_night(rare: bool) -> Any:
-    return pytest.mark.slow if rare else ()
-
-
 @pytest.fixture(autouse=True)
 def compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -30,7 +26,7 @@ def check(made: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "arch"), [
-    pytest.param(name, arch, marks=at_night(arch != 90 or name not in ONE_OF_EACH)) for name in VARIANTS for arch in ARCHS])  # fmt: skip
+    pytest.param(name, arch, marks=[pytest.mark.slow] * (arch != 90 or name not in ONE_OF_EACH)) for name in VARIANTS for arch in ARCHS])
 def test_a_kernel_of_attention_compiles_without_spills(name: str, arch: int) -> None:
     check(compiled.compiled(VARIANTS[name], arch))
 

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from cachemark.cache import bank as module
 from cachemark.cache.arena import Memory
 from cachemark.cache.bank import TRANSIENT, SlotBank
 from cachemark.cache.codec import NATIVE, Codec
@@ -227,7 +226,7 @@ def test_chunks_change_nothing(name: str, parameters: dict[str, str], condition:
     cls, feed = METHODS.get(name), RasterFeed(layout)
     outputs = []
     for limit in (TRANSIENT, 10_000, 1):
-        monkeypatch.setattr(module, "TRANSIENT", limit)
+        monkeypatch.setattr("cachemark.cache.bank.TRANSIENT", limit)
         values = {**calibration(cls, layout), **cls.parameters_for(Fraction(1, 2), layout), **parameters}
         outputs.append(drive(cls.build(values), layout, feed))
     for other in outputs[1:]:

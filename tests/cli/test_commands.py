@@ -146,19 +146,17 @@ def test_calibrating_writes_what_a_run_in_that_folder_finds() -> None:
     assert 0 < max(far) < 0.1, "of two samples instead of ten"
 
 
-WRITING = (("report",), ("export", "csv"), ("export", "markdown"), ("export", "latex"), ("export", "grid"),
-           ("export", "github", "--comment"), ("export", "github", "--summary"), ("run", "{plan}", "--report"))
-
-
 def test_commands_write_over_files_of_their_own_kind_alone(stage: Stage, tmp_path: Path) -> None:
-    def called(command: tuple[str, ...], target: Path) -> Result:
+    def called(command: tuple[Any, ...], target: Path) -> Result:
         more = ("--plugin", stage.plugin) if command[0] == "run" else ()
-        return call(*(word.format(plan=stage.plan) for word in command), target, "--store", stage.store, *more)
+        return call(*command, target, "--store", stage.store, *more)
 
-    for command, target in itertools.product(WRITING, (stage.store, stage.plan)):
+    writing: list[tuple[Any, ...]] = [("report",), *(("export", verb) for verb in ("csv", "markdown", "latex", "grid")),
+        ("export", "github", "--comment"), ("export", "github", "--summary"), ("run", stage.plan, "--report")]  # fmt: skip
+    for command, target in itertools.product(writing, (stage.store, stage.plan)):
         before, result = target.read_bytes(), called(command, target)
         assert (result.exit_code, str(target.name) in result.output, target.read_bytes() == before) == (2, True, True), command
-    for number, command in enumerate(WRITING[:-1]):
+    for number, command in enumerate(writing[:-1]):
         target = tmp_path / f"output{number}"
         target.touch()
         good(called(command, target))

@@ -35,7 +35,6 @@ def of(**fields: str) -> list[Case]:
 LINEAR = of(method="linear")
 
 
-
 def decided(configs: list[Case]) -> list[GateRow]:
     """Rows of a night that decide on the configurations, none of which is worse."""
     return [GateRow(c, row(c, name, "equivalent")) for c in configs for name in ("latency", "psnr")]

@@ -18,11 +18,9 @@ from cachemark.machine.energy import MOST_ERROR, Energy, PackageEnergy, energy_o
 from cachemark.machine.gpu import Reading
 from cachemark.machine.memory import TensorPeak
 
-STEP = 0.2
-
 
 def readings(power: Callable[[float], float], joules: Callable[[float], float] | None, first: float = 0.0, last: float = 20.0,
-             step: float = STEP, regular: bool = False) -> list[Reading]:
+             step: float = 0.2, regular: bool = False) -> list[Reading]:
     jitter = random.Random(3)  # samples of power count at irregular times only
     moments = [first + step * k for k in range(round((last - first) / step) + 1)]
     if not regular:
@@ -159,9 +157,6 @@ def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason
     assert reason in counter.of_last(2).absent
 
 
-TICKS = 100  # a second
-
-
 @pytest.mark.parametrize(("columns", "own", "expected"), [
     ({"user": 10.0}, 10.0, 0.0), ({"user": 10.0}, 5.0, 0.5), ({"user": 9.0, "nice": 2.0, "system": 4.0}, 5.0, 1.0),
     ({"idle": 90.0, "iowait": 20.0, "user": 10.0}, 10.0, 0.0), ({"steal": 4.0, "irq": 1.0, "softirq": 1.0}, 0.0, 0.6),
@@ -169,10 +164,10 @@ TICKS = 100  # a second
 def test_only_others_count(columns: dict[str, float], own: float, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
     monkeypatch.setattr(load, "STAT", tmp_path / "stat")
-    monkeypatch.setattr(load.os, "sysconf", lambda name: TICKS)
+    monkeypatch.setattr(load.os, "sysconf", lambda name: 100)  # ticks a second
 
     def at(moment: float, own: float, columns: dict[str, float]) -> None:
-        (tmp_path / "stat").write_text(f"cpu  {' '.join(str(int(TICKS * columns.get(name, 0.0))) for name in names)}\ncpu0 1 1 1\n")
+        (tmp_path / "stat").write_text(f"cpu  {' '.join(str(int(100 * columns.get(name, 0.0))) for name in names)}\ncpu0 1 1 1\n")
         monkeypatch.setattr(load.time, "process_time", lambda: own)
         monkeypatch.setattr(load.time, "monotonic", lambda: moment)
 

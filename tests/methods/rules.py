@@ -96,12 +96,10 @@ class Window(Rule):
     """The most recent; the condition too, unless it is kept."""
 
     def evict(self, token: int) -> None:
-        if self.parameters["keep_condition"]:
-            if len(self.keys) > self.B:
-                del self.keys[min(self.keys)]
-        elif len(self.condition) + len(self.keys) > self.B:
-            if self.condition:
-                self.condition.pop(0)
+        condition = [] if self.parameters["keep_condition"] else self.condition
+        if len(condition) + len(self.keys) > self.B:
+            if condition:
+                condition.pop(0)
             else:
                 del self.keys[min(self.keys)]
 

@@ -1,11 +1,10 @@
 """AMS-KV against its Algorithm 1 written out on lists of token numbers, and its parameters."""
 
-import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -107,7 +106,7 @@ def test_profile_finds_the_layers_that_the_rule_would_raise_and_defaults_are_the
 
 def test_a_budget_is_met_and_used() -> None:
     shares = (Fraction(1, 4), Fraction(1, 3), Fraction(1, 2), Fraction(3, 4), Fraction(1))
-    for demanding, share in itertools.product(([], [1], [0, 1, 2]), shares):
+    for demanding, share in product(([], [1], [0, 1, 2]), shares):
         method = AMSKV(demanding=demanding, **AMSKV.parameters_for(share, LAYOUT))
         allowed = int(share * LAYERS * LAYOUT.cacheable)
         assert allowed - LAYERS < entries(method, LAYOUT) <= allowed

@@ -1,10 +1,9 @@
 """SSD heads beyond their rule: profiles of heads by hand, packaged tables, and models that have none."""
 
-import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 import pytest
 import torch
@@ -61,7 +60,7 @@ def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
     def off(part: str, by_hand: Callable[[list[list[float]]], Iterator[tuple[int, float]]], rows: Sequence[int]) -> float:
         profiled = torch.tensor(profile.facts[part], dtype=torch.float64)
         shares = torch.ones_like(profiled)
-        for layer, head in itertools.product(range(LAYOUT.layers), range(LAYOUT.kv_heads)):
+        for layer, head in product(range(LAYOUT.layers), range(LAYOUT.kv_heads)):
             noted = [share for feed in feeds for row in rows for share in by_hand(weights_of(feed, row, layer, head))]
             for lines in {lines for lines, _ in noted}:
                 shares[layer, head, lines - 1] = statistics.fmean(share for number, share in noted if number == lines)

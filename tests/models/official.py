@@ -18,7 +18,6 @@ from cachemark.models.catalogue import masked_models, next_scale, next_token, te
 from cachemark.models.catalogue.family import CatalogueModel
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
-from cachemark.models.lumina import Lumina
 from cachemark.models.mar import MAR
 from cachemark.models.prompts import FILE, Prompts
 from cachemark.models.protocol import ModelEntry, Request
@@ -48,29 +47,38 @@ class Official(NamedTuple):
     state: Mapping[str, torch.Tensor] = {}
 
 
-def words_tokenizer(folder: Path, words: Mapping[str, int], special: Sequence[str] = (), begin: str = "") -> None:
-    """Write a tokenizer of words with special tokens, of which it adds ``begin`` by itself."""
+def words_tokenizer(folder: Path, words: Mapping[str, int], special: Sequence[str] = (), template: str = "$A") -> None:
+    """Write a tokenizer of words with special tokens, of which it adds those of the template by itself."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     made = Tokenizer(models.WordLevel(dict(words), unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.add_special_tokens([*special])
-    if begin:
-        made.post_processor = processors.TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, made.token_to_id(begin))])
+    added = [(token, made.token_to_id(token)) for token in template.split() if token != "$A"]
+    made.post_processor = processors.TemplateProcessing(single=template, special_tokens=added)
     made.save(str(folder / FILE))
 
 
 def encoder(folder: Path, channels: int) -> None:
-    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
     words = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", "red", "star", "a", "blue", "stripe", "below"])}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    folder.mkdir()
+    words_tokenizer(folder, words, template="$A </s>")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / FILE), pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
     fast.save_pretrained(folder)
     torch.manual_seed(1)
     config = transformers.T5Config(vocab_size=len(words), d_model=channels, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     transformers.T5EncoderModel(config).save_pretrained(folder)
+
+
+def sharded(folder: Path, state: Mapping[str, torch.Tensor]) -> Path:
+    folder.mkdir(exist_ok=True)
+    shards = {f"part-{i}.safetensors": dict(list(state.items())[i::2]) for i in range(2)}
+    for name, tensors in shards.items():
+        save_file(tensors, folder / name)
+    places = {name: shard for shard, tensors in shards.items() for name in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
 
 
 def requested(folder: Path, weights: str = "", images: str = "") -> Request:
@@ -172,15 +180,10 @@ def janus_files(folder: Path, patch: Patch, layout: str = "official") -> Officia
         extras |= {"gen_vision_model.quantize.codebook_used": torch.zeros(65536), "language_model.model.rotary_emb.inv_freq": torch.ones(8)}
         torch.save({name: tensor.bfloat16() for name, tensor in {**state, **extras}.items()}, folder / "pytorch_model.bin")
     else:
-        parts = [(converted(name), tensor.bfloat16().contiguous()) for name, tensor in {**state, **extras}.items()]
-        shards = {f"model-{i}.safetensors": dict(parts[i::2]) for i in range(2)}
-        for name, tensors in shards.items():
-            save_file(tensors, folder / name)
-        places = {name: shard for shard, tensors in shards.items() for name in tensors}
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        sharded(folder, {converted(name): tensor.bfloat16().contiguous() for name, tensor in {**state, **extras}.items()})
     words = sorted({word for text in text_to_image.TEXTS for word in text.split()} | {"<unk>", ":"})[:100]
     special = [janus.BEGIN, janus.PAD, janus.IMAGE, "<|User|>", "<|Assistant|>"]
-    words_tokenizer(folder, {word: i for i, word in enumerate(dict.fromkeys(["<unk>", *words]))}, special, janus.BEGIN)
+    words_tokenizer(folder, {word: i for i, word in enumerate(dict.fromkeys(["<unk>", *words]))}, special, f"{janus.BEGIN} $A")
     return Official(text_to_image.janus_pro("1B").entry, requested(folder), {name: t.bfloat16().float() for name, t in state.items()})
 LUMINA_VQ = VQConfig(32, (1, 1, 1), 1, 16, 32, 16)
 
@@ -200,7 +203,7 @@ def lumina_files(folder: Path, patch: Patch) -> Official:
     patch.setitem(lumina.SIZES, "7B-768", tiny.LUMINA_SIZES)
     patch.setattr(lumina, "TOKENIZER", LUMINA_VQ)
     extras = {"model.vqmodel.quantize.embedding.weight": torch.ones(2, 2), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
-    save_file({**Lumina(tiny.LUMINA_SIZES, Prompts()).initialise(0).state_dict(), **extras}, folder / "model.safetensors")
+    save_file({**lumina.Lumina(tiny.LUMINA_SIZES, Prompts()).initialise(0).state_dict(), **extras}, folder / "model.safetensors")
     words_tokenizer(folder, {**vocabulary(), **{word: 50 + i for i, word in enumerate(("<unk>", "red", "blue", "star", ":"))}})
     torch.manual_seed(0)
     torch.save({"state_dict": {**VQGAN(LUMINA_VQ).state_dict(), **ENCODER, "loss.logvar": torch.zeros(1)}}, folder / "vqgan.ckpt")

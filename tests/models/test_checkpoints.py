@@ -4,17 +4,17 @@ import argparse
 import hashlib
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from official import sharded
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, or a funct
     "another model": ({"conv.weight": torch.zeros(2)}, ("8 of 8 tensors missing", "Use the weights file of this model")),
     "a list": ([torch.zeros(2)], ("no tensors by name",)),
     "no weights": ({"model": "GPT-B", "ema": [torch.zeros(2)]}, ("holds the entries model, ema and no tensors by name",)),
-    "an object": ({"model": weights(), "out": pathlib.PurePosixPath("x")}, ("pathlib.",)),
+    "an object": ({"model": weights(), "out": PurePosixPath("x")}, ("pathlib.",)),
     "cut": (lambda path: truncated(path, torch.save, -1000), ("damaged",)),
     "cut header": (lambda path: truncated(path, save_file, 20), ("damaged",)),
     "cut tensors": (lambda path: truncated(path, save_file, -8), ("damaged",)),
@@ -220,7 +220,7 @@ class Intruder:
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return pathlib.Path.touch, (self.path,)
+        return Path.touch, (self.path,)
 
 
 def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
@@ -263,16 +263,6 @@ def test_an_index_decides_which_file_has_a_tensor(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "again", state)
     save_file(dict(list(first.items())[1:]), folder / "part-0.safetensors")
     assert "is stale: part-0.safetensors lacks 1 of the tensors" in refusal(folder)
-
-
-def sharded(folder: Path, state: dict[str, Tensor]) -> Path:
-    folder.mkdir()
-    shards = {f"part-{i}.safetensors": dict(list(state.items())[i::2]) for i in range(2)}
-    for name, tensors in shards.items():
-        save_file(tensors, folder / name)
-    places = {name: shard for shard, tensors in shards.items() for name in tensors}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    return folder
 
 
 MEMORY = """

@@ -12,7 +12,6 @@ from cachemark.analysis.public import scrubbed
 from cachemark.analysis.report_view import build
 from cachemark.core import formatting as fmt
 from cachemark.core.facts import Facts, LiveBytes, PluginSource, Reused
-from cachemark.core.formatting import TITLES, display_name
 from cachemark.core.stored_table import BadField, stored
 from cachemark.decoders.registry import DECODERS
 from cachemark.export.frames import frame
@@ -33,7 +32,7 @@ def test_a_figure_has_its_unit_and_titles_are_those_of_the_classes_of_plug_ins_t
         (1.7e-8, "kl", "1.7e−8 nat/token"), (-0.254, "ssim", "−0.254"), (-0.032, "token_agreement", "−3.2 %")):
         assert fmt.with_unit(value, name) == text
     assert titles_text() == TITLES_FILE.read_text(encoding="utf-8"), "write them again: python -m tools.cards docs"
-    assert {*METHODS, *DECODERS} - set(TITLES) == {"full", "window", "random", "sequential"}
+    assert {*METHODS, *DECODERS} - set(fmt.TITLES) == {"full", "window", "random", "sequential"}
     plugin = PluginSource("mine.py", "0123456789ab", "<b>Mine</b>")
     outcomes = [replace(o, facts=replace(o.facts, plugin=plugin)) if o.case.method == "rkv" else o for o in sample.outcomes()]
     page = render(build(sample.RUN, outcomes))
@@ -41,8 +40,8 @@ def test_a_figure_has_its_unit_and_titles_are_those_of_the_classes_of_plug_ins_t
     assert not [text for text in ("R-KV 1/2", "<bdi>R-KV") if text in page]
     assert "title" not in vars(type("Derived", (METHODS.get("linear"),), {}))
     assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"
-    assert display_name("tiny-var linear 1/4 + sjd: wide 8") == "tiny-var LineAR 1/4 + SJD: wide 8"
-    assert display_name("my-linear linear_2 1/4") == "my-linear linear_2 1/4"
+    assert fmt.display_name("tiny-var linear 1/4 + sjd: wide 8") == "tiny-var LineAR 1/4 + SJD: wide 8"
+    assert fmt.display_name("my-linear linear_2 1/4") == "my-linear linear_2 1/4"
 
 
 def test_keys_of_other_versions_are_kept_and_a_wrong_type_is_named_with_its_key() -> None:
