@@ -31,6 +31,7 @@ class Vector:
     facts: dict[str, Any]
     tensors: dict[str, Tensor]
     used: set[str] = field(default_factory=set)
+    names = property(lambda self: self.tensors.keys() | {f"json/{key}" for key in self.facts})  # that checks may need
 
     @classmethod
     def load(cls, path: Path) -> Vector:
@@ -40,11 +41,6 @@ class Vector:
     def __getitem__(self, name: str) -> Tensor:
         self.used.add(name)
         return self.tensors[name]
-
-    @property
-    def names(self) -> set[str]:
-        """Names that checks may need: tensors, and top-level keys of the JSON as ``json/<key>``."""
-        return self.tensors.keys() | {f"json/{key}" for key in self.facts}
 
     @staticmethod
     def names_of(path: Path) -> set[str]:

@@ -166,13 +166,9 @@ def test_other_misbehavior_ends_its_own_case_only(measured: stages.Stage, tmp_pa
     check(measured, run(tmp_path / "stage", MORE), MORE)
 
 
-@pytest.fixture
-def planned() -> Prepared:
+def test_every_field_that_concerns_the_child_arrives_and_one_that_is_not_known_is_passed_over(tmp_path: Path) -> None:
     one = plans.Plan.model_validate({"name": "one", "cells": [{"model": "tiny-llamagen", "methods": ["window"]}]})
-    return configs_of(one, "cpu")["tiny-llamagen window 1/2"]
-
-
-def test_every_field_that_concerns_the_child_arrives_and_one_that_is_not_known_is_passed_over(planned: Prepared, tmp_path: Path) -> None:
+    planned = configs_of(one, "cpu")["tiny-llamagen window 1/2"]
     earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, SetFacts(intervals={}))
     known = KnownSeeds("source", str(tmp_path / "tokens"), "tokens", 8, 4, [1.0])
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),

@@ -123,11 +123,11 @@ def test_a_plug_in_that_hurries_while_it_is_timed_has_no_speed(first: int, folde
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 PLAN = plans.Plan.model_validate({
     "name": "small", "timing": {"warmup": 1, "repeats": 3}, "fidelity": {"samples": 2},
-    "cells": [{"model": "llamagen-b", "methods": ["linear"], "budgets": ["1/4"], "batch": 2, "dtype": "bfloat16"}]})
+    "cells": [{"model": "tiny-llamagen", "methods": ["linear"], "budgets": ["1/4"], "batch": 2, "dtype": "bfloat16"}]})
 
 
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
-    candidate, entry = next(p.case for p in expand(PLAN) if p.case.label == "linear 1/4"), MODELS.get("llamagen-b")
+    candidate, entry = next(p.case for p in expand(PLAN) if p.case.label == "linear 1/4"), MODELS.get("tiny-llamagen")
     method = Linear.build(candidate.parameters)
     found_limit = limit.roofline(candidate, entry, method, RATES)
     layout = replace(entry.shape(candidate.sampling, 2), dtype=torch.bfloat16)

@@ -33,13 +33,8 @@ REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
-    return load("bundled")
-
-
-@pytest.fixture(scope="module")
-def bundled(plan: Plan) -> dict[str, Prepared]:
-    return configs_of(plan, "cpu")
+def bundled() -> dict[str, Prepared]:
+    return configs_of(load("bundled"), "cpu")
 
 
 @pytest.fixture
@@ -138,8 +133,8 @@ def test_what_is_spoilt_is_measured_again(
     assert {c.config: c.number for c in measured} == dict.fromkeys(configs, 1)
 
 
-def test_configs_of_a_plan_are_its_timed_cases_and_two_are_sides_where_a_model_has_both(plan: Plan, bundled: dict[str, Prepared]) -> None:
-    configs = bundled
+def test_configs_of_a_plan_are_its_timed_cases_and_two_are_sides_where_a_model_has_both(bundled: dict[str, Prepared]) -> None:
+    plan, configs = load("bundled"), bundled
     assert {p.case.role for p in configs.values()} == {"candidate", "baseline"}
     settings = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in configs.values()}
     assert settings == {(8, 2, 0, 0)}

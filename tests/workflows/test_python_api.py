@@ -139,7 +139,8 @@ def test_a_generation_that_is_refused(model: ImageModel, given: dict[str, Any], 
 
 @pytest.fixture
 def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are measured; the candidates of pairs answer at once."""
+    """Plans are measured on one thread; the candidates of pairs answer at once."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     made, real = quick_machine.Machine(), executor.run_trials
 
     def run_trials(planned: Any, options: Any, *rest: Any, **more: Any) -> Iterator[Any]:
@@ -149,13 +150,7 @@ def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "identify", made.identify)
 
 
-@pytest.fixture
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines whose threads are not named have one."""
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-
-
-@pytest.mark.usefixtures("one_thread", "quick_pairs")
+@pytest.mark.usefixtures("quick_pairs")
 def test_the_guide_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = (b for b in blocks(GUIDE.read_text(encoding="utf-8")) if b.file == "measure.py")
     stages.stage(tmp_path)
@@ -179,12 +174,12 @@ def test_the_guide_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cell in order, with fewer seeds; the last line of a cell is shown as a notebook does."""
     cells = json.loads((ROOT / "examples" / "first-steps.ipynb").read_text(encoding="utf-8"))["cells"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fork_server, "enabled", True)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     space, shown = dict[str, Any](), list[str]()
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):
         *body, last = ast.parse(cell["source"].replace("seeds=16", "seeds=2").replace("batch=8", "batch=2")).body
@@ -206,15 +201,14 @@ def test_a_method_of_a_notebook_is_not_measured_before_it_is_in_a_file(tmp_path:
         assert cm.measure("tiny-llamagen", methods=["mine"], plugins=[file]) == (["mine"], [file]), "as the error says"
 
 
-@pytest.mark.usefixtures("one_thread", "quick_pairs")
+@pytest.mark.usefixtures("quick_pairs")
 def test_the_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     demo = stages.stage(tmp_path / "stage", '{ name = "rkv", alpha = 4 }, "streaming", "window"', samples=2, top='plugins = ["dot.py"]')
-    demo = demo.plan
     monkeypatch.chdir(tmp_path)
     (block,) = (b for b in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if b.language == "python")
     space: dict[str, Any] = {}
     with stages.forgetting():
-        exec(block.text.replace('cm.plan("demo")', f"cm.plan({str(demo)!r})"), space)
+        exec(block.text.replace('cm.plan("demo")', f"cm.plan({str(demo.plan)!r})"), space)
     run = space["run"]
     assert isinstance(run, Run)
     with Image.open("stars.png") as made, Image.open(ROOT / "docs" / "assets" / "stars.png") as shown:

@@ -151,17 +151,11 @@ def on_card(card: Card) -> Iterator[None]:
         yield
 
 
-def of_random_weights(folder: Path) -> Stage:
-    """A stage whose cases are timed and not judged."""
-    made = stages.stage(folder)
-    edit(made.plan, str(made.weights), "")
-    return made
-
-
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """A run without a price, and one with a price that reuses its results."""
-    made = of_random_weights(tmp_path_factory.mktemp("energy") / "stage")
+    made = stages.stage(tmp_path_factory.mktemp("energy") / "stage")
+    edit(made.plan, str(made.weights), "")  # random ones: timed and not judged
     with on_card(Card("GPU-aaaa", milliwatts=1000 * WATT, steady=True)):
         for more in ((), ("--price", f"{PRICE}/h")):
             good(made.run(*more))
@@ -192,7 +186,8 @@ def test_a_run_on_a_card_has_energy_costs_and_both_in_every_format(priced: Stage
 
 
 def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:
-    made = of_random_weights(tmp_path / "stage")
+    made = stages.stage(tmp_path / "stage")
+    edit(made.plan, str(made.weights), "")
     with on_card(Card("GPU-aaaa", milliwatts=math.nan)):
         good(made.run("--price", "2.49/h", "--report", str(tmp_path / "report.html")))
     for outcome in timed(made.outcomes()):
