@@ -75,13 +75,13 @@ def calibrate(method: str, model: str, as_json: bool, **options: Any) -> None:
     from ..workflows.calibrate import calibrate as measure
 
     measured = measure(method, model, **options)
-    facts = measured.facts
+    calibrated = measured.facts
     if as_json:
-        echo_json({"method": method, "calibration": measured.digest, "file": str(measured.path), **facts})
+        echo_json({"method": method, "calibration": measured.digest, "file": str(measured.path), **calibrated})
         return
-    say(f"{method} on {model}, weights {str(facts['weights'])[:12]}: {facts['samples']} samples of {facts['seeds']}, "
-        f"full cache, {facts['seconds']} s")
-    if str(facts["weights"]).startswith("random:"):
+    say(f"{method} on {model}, weights {str(calibrated['weights'])[:12]}: {calibrated['samples']} samples of {calibrated['seeds']}, "
+        f"full cache, {calibrated['seconds']} s")
+    if str(calibrated["weights"]).startswith("random:"):
         say("These weights are random: the calibration does not apply to a trained model.")
     say(f"calibration {measured.digest}, {measured.path.stat().st_size} bytes: {measured.path}")
 

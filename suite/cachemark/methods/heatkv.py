@@ -53,11 +53,11 @@ class HeatKV(CalibratedHeads):
     limit: int = 0
 
     # -- planning -----------------------------------------------------------------------------------------------------
-    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+    def tables(self, calibrated: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the tables' shapes; the published files have orders alone."""
-        if "orders" in facts:
-            return {"orders": (len(layout.scales) - 1 - facts["first_source"], layout.layers * layout.kv_heads)}
-        return super().tables(facts, layout)
+        if "orders" in calibrated:
+            return {"orders": (len(layout.scales) - 1 - calibrated["first_source"], layout.layers * layout.kv_heads)}
+        return super().tables(calibrated, layout)
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         self.check_choice("counts", "allocated", "live")
@@ -88,10 +88,11 @@ class HeatKV(CalibratedHeads):
 
     def _calibrated(self, layout: Layout) -> str:
         """Return the digest of a calibration with orders for this sink."""
-        facts = self.facts(layout)
-        if facts.get("first_source", self.sink) != self.sink:
-            raise BadParameter(f"heatkv: sink = {self.sink}; the orders of {facts['model']} start after {facts['first_source']} scales.",
-                               remedy=f"Use sink = {facts['first_source']}, or measure the scores: cachemark calibrate heatkv MODEL.")
+        calibrated = self.facts(layout)
+        if calibrated.get("first_source", self.sink) != self.sink:
+            model, first = calibrated["model"], calibrated["first_source"]
+            raise BadParameter(f"heatkv: sink = {self.sink}; the orders of {model} start after {first} scales.",
+                               remedy=f"Use sink = {first}, or measure the scores: cachemark calibrate heatkv MODEL.")
         return self.calibration
 
     # -- on paper -----------------------------------------------------------------------------------------------------
@@ -109,11 +110,11 @@ class HeatKV(CalibratedHeads):
         return [_places((*has, step.index), keeps, plan.shape.tokens) for has, keeps in zip(now, then, strict=True)]
 
 
-def orders_of(facts: Mapping[str, Any], shape: Shape) -> Sequence[Sequence[int]]:
+def orders_of(calibrated: Mapping[str, Any], shape: Shape) -> Sequence[Sequence[int]]:
     """Return all pairs per source scale, lowest S-CAS first; ties by head, then layer."""
-    if "orders" in facts:
-        return list(facts["orders"])
-    scores = facts["scas"]
+    if "orders" in calibrated:
+        return list(calibrated["orders"])
+    scores = calibrated["scas"]
     pairs = [(head, layer) for layer in range(shape.layers) for head in range(shape.heads)]
     return [[layer * shape.heads + head for head, layer in sorted(pairs, key=lambda pair: (scores[pair[1]][pair[0]][source], pair))]
             for source in shape.sources]

@@ -64,9 +64,9 @@ class ScaleKV(Calibrated, Method):
     mean: int = 0
 
     # -- planning -----------------------------------------------------------------------------------------------------
-    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+    def tables(self, calibrated: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the table's shape; the published files have budgets alone, which imply the drafters."""
-        return {} if "drafters" in facts else super().tables(facts, layout)
+        return {} if "drafters" in calibrated else super().tables(calibrated, layout)
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         self._check_parameters(layout)
@@ -178,8 +178,8 @@ class ScaleKV(Calibrated, Method):
 
 @cache
 def _budgets(calibration: str, tokens: tuple[int, ...], layers: int, mean: int, drafters: int) -> LayerBudgets:
-    facts = calibrations.named(ScaleKV.name, calibration)[1]
-    return LayerBudgets(tokens, layers, mean, drafters_of(facts, drafters), WINDOW)
+    calibrated = calibrations.named(ScaleKV.name, calibration)[1]
+    return LayerBudgets(tokens, layers, mean, drafters_of(calibrated, drafters), WINDOW)
 
 
 def spread(grid: Grid, device: torch.device | str = "cpu") -> Tensor:
@@ -265,16 +265,16 @@ class LayerBudgets:
         return [max(entries) for entries in zip(*self.retained, strict=True)]
 
 
-def drafters_of(facts: Mapping[str, object], count: int) -> tuple[tuple[int, ...], ...]:
+def drafters_of(calibrated: Mapping[str, object], count: int) -> tuple[tuple[int, ...], ...]:
     """Return the drafters after each scale: published ones, or the ``count`` layers of lowest mean ASI.
 
     The first and last published rows also serve earlier and later scales. ASI is compared by its mean z-score over all scales.
     """
-    scales = len(facts["scales"])  # type: ignore[arg-type]
-    if "drafters" in facts:
-        published: Mapping[int, Sequence[int]] = {int(scale): layers for scale, layers in facts["drafters"].items()}  # type: ignore[attr-defined]
+    scales = len(calibrated["scales"])  # type: ignore[arg-type]
+    if "drafters" in calibrated:
+        published: Mapping[int, Sequence[int]] = {int(scale): layers for scale, layers in calibrated["drafters"].items()}  # type: ignore[attr-defined]
         return tuple(tuple(published[min(max(scale, min(published)), max(published))]) for scale in range(scales))
-    ranked = sorted(range(len(mean := mean_scores(facts["asi"]))), key=lambda layer: (mean[layer], layer))  # type: ignore[arg-type]
+    ranked = sorted(range(len(mean := mean_scores(calibrated["asi"]))), key=lambda layer: (mean[layer], layer))  # type: ignore[arg-type]
     return (tuple(sorted(ranked[:count])),) * scales
 
 

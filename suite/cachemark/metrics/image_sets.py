@@ -31,12 +31,12 @@ class FrechetDistance(FeatureMetric):
     def facts(self, images: ImageSet) -> Mapping[str, Any]:
         from .compute.quality_intervals import difference
 
-        facts = {**super().facts(images), "bias": images.intervals[self.name].bias}
+        compared = {**super().facts(images), "bias": images.intervals[self.name].bias}
         if floor := images.preset.reference.floors.get(len(images.features)):
-            facts["real"] = list(floor)
+            compared["real"] = list(floor)
         if images.full is not None:
-            facts["to_full"] = known(*difference(images.features, images.full, images.preset.reference)[:3])
-        return facts
+            compared["to_full"] = known(*difference(images.features, images.full, images.preset.reference)[:3])
+        return compared
 
 
 class SpatialDistance(FeatureMetric):

@@ -43,16 +43,16 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
     threads, load = default_threads(), _load()  # the load before our own work adds to it
     gpus, problems = _gpus()
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() and gpus else [])]
-    facts: dict[str, Any] = {device: environment(device, threads).to_json() for device in devices}
-    facts["gpus"] = gpus
+    found: dict[str, Any] = {device: environment(device, threads).to_json() for device in devices}
+    found["gpus"] = gpus
     if not quick:
-        facts["rates"] = {device: _rates(device) for device in devices}
-    facts["kernels"] = _kernels(devices[-1], quick)
-    facts["load"] = load
-    facts["weights"] = {name: packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
-    facts["missing"] = {name: f"{use}: pip install {what}" for name, (use, what) in OPTIONAL.items() if not _installed(name)}
-    facts["advice"] = [*problems, *_advice(facts, torch.version.cuda)]
-    return facts
+        found["rates"] = {device: _rates(device) for device in devices}
+    found["kernels"] = _kernels(devices[-1], quick)
+    found["load"] = load
+    found["weights"] = {name: packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
+    found["missing"] = {name: f"{use}: pip install {what}" for name, (use, what) in OPTIONAL.items() if not _installed(name)}
+    found["advice"] = [*problems, *_advice(found, torch.version.cuda)]
+    return found
 
 
 def _gpus() -> tuple[list[dict[str, Any]], list[str]]:
@@ -124,18 +124,18 @@ def _load() -> dict[str, Any]:
     return {"average of a minute": average, "cpus": os.cpu_count(), "governor": clocks}
 
 
-def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
+def _advice(found: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
     """Advice on everything that would disturb a measurement now."""
-    average, cpus = facts["load"]["average of a minute"], facts["load"]["cpus"]
+    average, cpus = found["load"]["average of a minute"], found["load"]["cpus"]
     if average is not None and average > BUSY:
         yield (f"Other work keeps {average:.1f} of {cpus} processors busy; times measured now are unreliable. Wait, or "
                "measure with fewer --threads.")
-    if facts["load"]["governor"] not in ("performance", "not readable"):
-        yield f"The CPU's governor is {facts['load']['governor']!r}: its clock follows the load. Set it to 'performance'."
-    for kernel, reason in facts["kernels"].items():
+    if found["load"]["governor"] not in ("performance", "not readable"):
+        yield f"The CPU's governor is {found['load']['governor']!r}: its clock follows the load. Set it to 'performance'."
+    for kernel, reason in found["kernels"].items():
         if reason.startswith(NOT_USED):
             yield f"{kernel} is {reason}. Other kernels compute these calls, slower; update torch and Triton, or report it."
-    for gpu in facts["gpus"]:
+    for gpu in found["gpus"]:
         name = f"{gpu['name']} ({gpu['uuid'][:12]})"
         if gpu["processes"]:
             processes = ", ".join(map(str, gpu["processes"]))
@@ -144,9 +144,9 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
             yield f"{name}: its driver does not show {' or '.join(gpu['unseen'])}. Cases that these disturb pass as undisturbed; update it."
         if (gpu["celsius"] or 0) >= HOT:
             yield f"{name}: {gpu['celsius']} °C. It will slow itself down; look at its cooling, or measure later."
-    if facts["gpus"] and torch_cuda is None:
-        newest = facts["gpus"][0]["cuda up to"]
+    if found["gpus"] and torch_cuda is None:
+        newest = found["gpus"][0]["cuda up to"]
         fitting = f"CUDA {newest} or older" if newest else "your driver's CUDA"
         yield f"torch is built for the CPU, but there is a GPU. Install a torch built for {fitting}."
-    elif "cuda" not in facts:
+    elif "cuda" not in found:
         yield "torch sees no CUDA device; measurements run on the CPU, under a machine class of their own."

@@ -56,11 +56,11 @@ def place(method: str, weights: str, scales: object = ()) -> Path:
     return folder() / f"{method}-{digest(weights.partition('/')[0], 12)}{shape}.json"
 
 
-def save(method: str, facts: Mapping[str, Any], to: Path | None = None) -> Path:
+def save(method: str, calibrated: Mapping[str, Any], to: Path | None = None) -> Path:
     """Write a calibration to its file, or to another, and return the path."""
-    path = to or place(method, str(facts["weights"]), facts.get("scales"))
+    path = to or place(method, str(calibrated["weights"]), calibrated.get("scales"))
     with output(path, "calibration") as part:
-        part.write_text(canonical({"method": method, "facts": dict(facts)}) + "\n", encoding="utf-8")
+        part.write_text(canonical({"method": method, "facts": dict(calibrated)}) + "\n", encoding="utf-8")
     return path
 
 
@@ -182,18 +182,19 @@ class Calibrated(Planning):
             _SOUND.add(cache_key)
         return facts
 
-    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+    def tables(self, calibrated: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the tables that the method reads, with their shapes."""
         return {part: all_tables(layout)[part] for part in self.parts}
 
-    def _check(self, facts: Mapping[str, Any], layout: Layout) -> None:
-        what, remedy = f"{self.name}: the calibration {facts.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
+    def _check(self, calibrated: Mapping[str, Any], layout: Layout) -> None:
+        what = f"{self.name}: the calibration {calibrated.get('model')}"
+        remedy = f"Measure this model: cachemark calibrate {self.name} MODEL."
         shape = shape_of(layout).items()
-        wrong = [f"{name} {_brief(facts.get(name))}, not {_brief(value)}" for name, value in shape if facts.get(name) != value]
+        wrong = [f"{name} {_brief(calibrated.get(name))}, not {_brief(value)}" for name, value in shape if calibrated.get(name) != value]
         if wrong:
             raise BadCalibration(f"{what} is of another model or resolution: {'; '.join(wrong)}.", remedy=remedy)
-        for name, sizes in self.tables(facts, layout).items():
-            if not _is_table(facts.get(name), sizes):
+        for name, sizes in self.tables(calibrated, layout).items():
+            if not _is_table(calibrated.get(name), sizes):
                 raise BadCalibration(f"{what} has no {name} of {' × '.join(map(str, sizes))} finite numbers.", remedy=remedy)
 
 
