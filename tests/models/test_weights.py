@@ -1,7 +1,9 @@
 """Random weights, decoding in chunks, packed linear layers, and files as training code leaves them, from their path to images."""
 
+import hashlib
 import itertools
 import json
+import os
 import re
 import warnings
 from functools import partial
@@ -152,6 +154,16 @@ def test_the_number_of_classes_is_read_from_the_file(model: str, classes: int, t
         image = tuned.generate(labels=[2], seeds=[5])
         assert torch.equal(image.tokens, cm.load(model).generate(labels=[2], seeds=[5]).tokens)
         assert image.case.conditions == f"{classes} classes, balanced"
+
+
+def test_a_file_is_compared_with_its_model_once_until_it_changes(tmp_path: Path) -> None:
+    compared, path = list[str](), tmp_path / "net.pt"
+    file: Any = type("File", (), {"key": "weights", "check": lambda self, path: compared.append(path) or "ema"})()
+    for content, changed, times in ((b"1", 1e9, 1), (b"1", 1e9, 1), (b"2", 1.1e9, 2), (b"2", 1.1e9, 2)):
+        path.write_bytes(content)
+        os.utime(path, (changed, changed))
+        assert weights.identity(file, Request(weights=str(path))) == f"{hashlib.sha256(content).hexdigest()}#ema"
+        assert len(compared) == times
 
 
 def test_the_used_copy_is_printed_and_part_of_the_case(tmp_path: Path) -> None:

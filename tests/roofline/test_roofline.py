@@ -186,6 +186,11 @@ def test_a_method_is_counted_as_the_arena_counts_it() -> None:
     assert allocated(Full(), masked) == 0 < allocated(MARche(), masked)
 
 
+def test_memory_is_counted_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # its import would fail
+    assert allocated(Full(), shape("llamagen-b", 3)[1]) > 0
+
+
 A, B, V = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4)
 MANY, OTHERS = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {

@@ -60,7 +60,8 @@ class SlotBank:
         self.k, self.v = memory.pairs(name, shape, layout.head_dim, layout.dtype)
         self.visual = memory.zeros(f"visual.{name}", (*shape[:3], self.reach), torch.int16)
         self._base = memory.zeros(f"base.{name}", shape[:3], torch.int64)
-        self._base += torch.arange(self._base.numel(), device=memory.device).view(shape[:3]) * capacity
+        # In place: another product on the meta device would import PyTorch's compiler, which takes seconds.
+        self._base += torch.arange(self._base.numel(), device=memory.device).view(shape[:3]).mul_(capacity)
         self._length = memory.zeros(f"length.{name}", (layout.rows,), torch.int64)
         self.followers: list[Tensor] = []
         self.slots = [self.slot(index) for index in range(len(sites))]

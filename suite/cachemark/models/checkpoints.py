@@ -68,14 +68,17 @@ def digests(path: str | Path) -> dict[Path, str]:
     return hashes
 
 
-def _digest(file: Path) -> str:
+def _version(file: Path) -> tuple[str, int, int]:
     status = file.stat()
-    key = str(file.resolve()), status.st_size, status.st_mtime_ns
-    if key in HASHED:
+    return str(file.resolve()), status.st_size, status.st_mtime_ns
+
+
+def _digest(file: Path) -> str:
+    if (key := _version(file)) in HASHED:
         return HASHED[key]
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if time.time_ns() - status.st_mtime_ns > UNSETTLED:
+    if time.time_ns() - key[2] > UNSETTLED:
         HASHED[key] = digest
     return digest
 
@@ -83,6 +86,14 @@ def _digest(file: Path) -> str:
 def sha256(path: str | Path) -> str:
     """Return the SHA-256 of weights as hex digits; for several files, one of all names and digests."""
     return combined(digests(path))
+
+
+def hashed(path: str | Path) -> bool:
+    """Return whether :func:`sha256` knows these weights, which have not changed since, without reading them."""
+    try:
+        return all(_version(file) in HASHED for file in parts(path))
+    except (OSError, BadCheckpoint):
+        return False
 
 
 def combined(hashes: Mapping[Path, str]) -> str:

@@ -24,6 +24,9 @@ def packaged(name: str) -> Path:
     return Path(str(resources.files("cachemark") / "data" / "weights" / name))
 
 
+_CHECKED: dict[tuple[PublishedFile | BundledWeights[Any], str, str], str] = {}  # identities by file, path and SHA-256
+
+
 def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str:
     """Return ``random:<seed>``, or the SHA-256 of the file. Raises BadCheckpoint if it does not fit.
 
@@ -32,8 +35,12 @@ def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str
     path: str = getattr(request, file.key)
     if not path:
         return f"random:{request.seed}"
+    if checkpoints.hashed(path) and (known := _CHECKED.get((file, path, checkpoints.sha256(path)))):
+        return known
     entry = file.check(path)
-    return checkpoints.sha256(path) + (f"#{re.sub('[^A-Za-z0-9_.-]', '_', entry)}" if entry else "")
+    digest = checkpoints.sha256(path)
+    result = digest + (f"#{re.sub('[^A-Za-z0-9_.-]', '_', entry)}" if entry else "")
+    return _CHECKED.setdefault((file, path, digest), result)
 
 
 def transformer(file: PublishedFile, request: Request) -> Any:
