@@ -136,7 +136,7 @@ def test_a_report_takes_at_most_350_mb(tmp_path: Path) -> None:
         for outcome in sample.outcomes():
             samples = {name: [*values] * (intervals._KEPT // len(values) if len(values) == sample.SEEDS else 1)
                        for name, values in outcome.samples.items()}
-            images = {name: sample.artifact(file) for name, file in outcome.artifacts.items()}
+            images = {name: sample.sprite(file) for name, file in outcome.artifacts.items()}
             store.save(run, replace(outcome, samples=samples, artifacts={}), images)
         store.finish_run(run, "finished")
     command = [sys.executable, "-c", PEAK, "report", str(tmp_path / "page.html"), "--store", str(tmp_path / "s.sqlite")]

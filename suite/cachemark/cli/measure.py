@@ -217,13 +217,13 @@ def price(as_json: bool, card: str | None, price: float, **where: Any) -> None:
         return
     stored = costs.cases - costs.to_run
     say(f"{costs.plan} on {costs.on}: {count(costs.cases, 'case')}, {stored} measured already, {costs.to_run} to run.")
-    say(f"{'':20}{'cases':>6}{'hours at the bound':>20}{'likely':>16}{'disk':>12}{'memory':>10}  estimated from")
+    say(f"{'':20}{'cases':>6}{'hours at the bound':>20}{'likely':>20}{'disk':>12}{'memory':>10}  estimated from")
     for row in costs.models:
         sources = [f"stored durations of {count(row.from_stored, 'case')}"] * bool(row.from_stored) + [row.basis] * bool(row.basis)
-        say(f"{row.model:20}{row.cases:6}{row.bound:20.3f}{f'{row.least:.3f}–{row.most:.3f}':>16}{row.disk / 2**20:8.1f} MiB"
+        say(f"{row.model:20}{row.cases:6}{row.bound:20,.3f}  {f'{row.least:,.3f}–{row.most:,.3f}':>18}{row.disk / 2**20:8.1f} MiB"
             f"{row.memory / 2**30:6.1f} GiB  {'; '.join(sources)}")
     bound, least, most = (sum(getattr(row, name) for row in costs.models) for name in ("bound", "least", "most"))
-    say(f"In all {bound:.2f} device hours at the bound, {least:.2f}–{most:.2f} likely{money(least, most, price)}, and "
+    say(f"In all {bound:,.2f} device hours at the bound, {least:,.2f}–{most:,.2f} likely{money(least, most, price)}, and "
         f"{sum(row.disk for row in costs.models) / 2**20:.1f} MiB of {costs.disk_free / 2**30:.0f} GiB free.")
     if costs.too_few_seeds:
         say(costs.too_few_seeds)
