@@ -31,6 +31,14 @@ from cachemark.models.sampling import draw, draw_fused, guide
 
 # Rounding of a vector's codes to the dtype is left out in place, so both sides differ by it.
 CLOSE = {torch.float32: 2e-6, torch.float16: 3e-3}
+FIXED: tuple[tuple[Any, ...], ...] = (  # codec, head_dim, K/V heads, heads that share one, lengths, dtype, mass
+    ("native", 64, 2, 1, (70, 97, 97), torch.float32, True), ("native", 100, 1, 3, (5, 40), torch.float16, True),
+    ("int8", 80, 2, 2, (33, 64), torch.float32, True), ("fp8", 48, 2, 1, (31, 200), torch.float32, False),
+    ("int4", 96, 2, 2, (9, 65), torch.float32, True), ("int4", 100, 1, 1, (33,), torch.float32, False),
+    ("kivi4", 64, 2, 1, (31, 70), torch.float32, True), ("kivi4", 16, 1, 2, (64, 63), torch.float16, False),
+    ("kivi4", 100, 1, 1, (33,), torch.float32, False))
+# queries, heads that share a key, keys, width of a head: below, at and beyond the blocks of the kernel
+SHAPES = ((1, 1, 1, 16), (1, 4, 130, 16), (9, 2, 17, 20), (40, 1, 70, 64))
 
 
 def expected(q: Tensor, parts: list[Part], longest: int) -> tuple[Tensor, Tensor]:
@@ -90,23 +98,11 @@ def heads_of_a_row(head_dim: int, group: int, lengths: tuple[int, ...]) -> None:
     agree(q, workspace.stored(), CODECS["native"], list(workspace.parts()), mass=True)
 
 
-FIXED: tuple[tuple[Any, ...], ...] = (  # codec, head_dim, K/V heads, heads that share one, lengths, dtype, mass
-    ("native", 64, 2, 1, (70, 97, 97), torch.float32, True), ("native", 100, 1, 3, (5, 40), torch.float16, True),
-    ("int8", 80, 2, 2, (33, 64), torch.float32, True), ("fp8", 48, 2, 1, (31, 200), torch.float32, False),
-    ("int4", 96, 2, 2, (9, 65), torch.float32, True), ("int4", 100, 1, 1, (33,), torch.float32, False),
-    ("kivi4", 64, 2, 1, (31, 70), torch.float32, True), ("kivi4", 16, 1, 2, (64, 63), torch.float16, False),
-    ("kivi4", 100, 1, 1, (33,), torch.float32, False))
-
-
 def banks_and_heads() -> None:
     for case in FIXED:
         rows_of_a_bank(*case)
     heads_of_a_row(32, 1, (3, 70, 3))
     heads_of_a_row(16, 2, (65, 1))
-
-
-# queries, heads that share a key, keys, width of a head: below, at and beyond the blocks of the kernel
-SHAPES = ((1, 1, 1, 16), (1, 4, 130, 16), (9, 2, 17, 20), (40, 1, 70, 64))
 
 
 def with_mass(tokens: int, groups: int, keys: int, width: int, dtype: torch.dtype) -> None:

@@ -24,6 +24,15 @@ from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.lumina import Lumina
 from support.tiny_models import DECODER, EMU3_SIZES, GLM_IMAGE_SIZES, LUMINA_SIZES, PROMPTS
 
+ONE, ALONE = replace(DECODER, layers=1), replace(DECODER, layers=1, heads=2, dim=32, kv_heads=None)
+ALL = {"add_norm", "silu_mul", "rotate_append", "sample"}  # the condition rotates alone
+FAMILIES: dict[str, tuple[Callable[[], Any], set[str]]] = {  # heads have their own keys or share them, as in the published models
+    "janus": (lambda: Janus(JanusConfig(ALONE, codes=48, grid=3), PROMPTS), ALL | {"attend_turned"}),
+    "emu3": (lambda: Emu3(Emu3Config(ONE, 2, 3, EMU3_SIZES.ids), PROMPTS), ALL),
+    "lumina": (lambda: Lumina(replace(LUMINA_SIZES, decoder=replace(ALONE, qk_norm=True), height=1, width=1), PROMPTS),
+               ALL | {"attend_turned"}),
+    "glm-image": (lambda: GlmImage(replace(GLM_IMAGE_SIZES, decoder=replace(ONE, qkv_bias=True), grid=2, preview=2), PROMPTS), ALL)}
+
 
 def line(group: int, queries: int, live: int, shorter: int, count: int, width: int, dtype: torch.dtype, ends: int) -> None:
     """Two layers of two rows, the second ``shorter``; some keys are equal, so that their scores tie. What is after a row is NaN."""
@@ -151,16 +160,6 @@ def turns() -> None:
     for at in (6, 7):
         drawn(4, 40, 3, 1.5, at)
     numbers(2, 3, 1100, gumbel=True)
-
-
-ONE, ALONE = replace(DECODER, layers=1), replace(DECODER, layers=1, heads=2, dim=32, kv_heads=None)
-ALL = {"add_norm", "silu_mul", "rotate_append", "sample"}  # the condition rotates alone
-FAMILIES: dict[str, tuple[Callable[[], Any], set[str]]] = {  # heads have their own keys or share them, as in the published models
-    "janus": (lambda: Janus(JanusConfig(ALONE, codes=48, grid=3), PROMPTS), ALL | {"attend_turned"}),
-    "emu3": (lambda: Emu3(Emu3Config(ONE, 2, 3, EMU3_SIZES.ids), PROMPTS), ALL),
-    "lumina": (lambda: Lumina(replace(LUMINA_SIZES, decoder=replace(ALONE, qk_norm=True), height=1, width=1), PROMPTS),
-               ALL | {"attend_turned"}),
-    "glm-image": (lambda: GlmImage(replace(GLM_IMAGE_SIZES, decoder=replace(ONE, qkv_bias=True), grid=2, preview=2), PROMPTS), ALL)}
 
 
 def families() -> None:

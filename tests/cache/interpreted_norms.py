@@ -25,6 +25,11 @@ from cachemark.models.vision.msvq import MultiScaleQuantizer
 from support.tiny_models import INFINITY_SIZES, MAR_SIZES, VAR_SIZES
 
 SMALL = 1e-3  # of numbers whose squares are like eps
+HEAD_PASSES, VAR_PASSES = {"gate_norm", "add_silu", "denoise", "product", "numbers"}, {"gate_norm", "unit_append", "numbers"}
+MAPS, LINEAR = Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=9), Sampling(cfg_scale=3.0, cfg_schedule="linear")
+GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
+    ("var", "fastvar", {"shares": (0.5,), "layers": (0, 1)}, MAPS, VAR_PASSES),
+    ("infinity", "full", {}, Sampling(cfg_scale=3.0), VAR_PASSES), ("mar", "lazymar", {"layer": 1}, LINEAR, HEAD_PASSES))
 
 
 def drawn(seed: int, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -153,14 +158,6 @@ def generations(night: bool) -> None:
                 made.append(model.generate(torch.tensor([0, 1]), [5, 6], cls.build(parameters), sampling, Memory()))
         torch.testing.assert_close(made[0], made[1], rtol=1e-4, atol=1e-4)
         assert launched >= expected, (family, name, launched)
-
-
-HEAD_PASSES = {"gate_norm", "add_silu", "denoise", "product", "numbers"}
-VAR_PASSES, MAPS, LINEAR = {"gate_norm", "unit_append", "numbers"}, Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=9), Sampling(
-    cfg_scale=3.0, cfg_schedule="linear")
-GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
-    ("var", "fastvar", {"shares": (0.5,), "layers": (0, 1)}, MAPS, VAR_PASSES),
-    ("infinity", "full", {}, Sampling(cfg_scale=3.0), VAR_PASSES), ("mar", "lazymar", {"layer": 1}, LINEAR, HEAD_PASSES))
 
 
 def checks(night: bool) -> None:

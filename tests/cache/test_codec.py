@@ -18,6 +18,8 @@ from cachemark.kit.driver import layout_of
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 lists = st.integers(1, 16).flatmap(lambda width: st.lists(st.lists(finite, min_size=width, max_size=width), min_size=1, max_size=4))
+# -- keys that share ranges -------------------------------------------------------------------------------------------
+HEADS, DIM, SITES = 2, 4, (Site("decoder", 0), Site("decoder", 1))
 
 
 @given(lists)
@@ -93,10 +95,6 @@ def test_what_has_no_codes_is_refused() -> None:
                           (lambda: codebook(2, 4), r"no codebook for vectors of 2 channels")):
         with pytest.raises(CachemarkError, match=message):
             call()
-
-
-# -- keys that share ranges -------------------------------------------------------------------------------------------
-HEADS, DIM, SITES = 2, 4, (Site("decoder", 0), Site("decoder", 1))
 
 
 def layout(condition: tuple[int, ...] = (1,)) -> Layout:

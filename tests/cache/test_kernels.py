@@ -22,6 +22,19 @@ from cachemark.workflows import doctor
 
 QUERY = Query("cpu", torch.float32, 4, 2, 16, 1)
 ON_A_GPU = Query("cuda", torch.bfloat16, 4, 2, 64, 1)
+KERNEL = """
+from cachemark.cache.kernels.plain import sdpa
+from cachemark.cache.kernels.record import Kernel, flops
+
+CALLED = []
+
+def run(q, entries, causal, visible, mass):
+    (part,) = entries.parts()
+    CALLED.append(part.k.size(2))
+    return sdpa(q, part.k, part.v, causal), None
+
+MINE = Kernel("mine", lambda query: "it is for one query" if query.tokens > 1 else "", run, flops)
+"""
 
 
 @pytest.fixture
@@ -43,21 +56,6 @@ def test_the_first_kernel_that_accepts_computes_and_a_forced_one_comes_before(mo
     monkeypatch.setattr(table, "TABLE", (*table.TABLE, other))
     assert table.choose(QUERY, "other").kernel is other
     assert table.choose(QUERY._replace(mass=True), "other").kernel is WRITTEN_OUT
-
-
-KERNEL = """
-from cachemark.cache.kernels.plain import sdpa
-from cachemark.cache.kernels.record import Kernel, flops
-
-CALLED = []
-
-def run(q, entries, causal, visible, mass):
-    (part,) = entries.parts()
-    CALLED.append(part.k.size(2))
-    return sdpa(q, part.k, part.v, causal), None
-
-MINE = Kernel("mine", lambda query: "it is for one query" if query.tokens > 1 else "", run, flops)
-"""
 
 
 def test_a_kernel_costs_one_file_and_one_line_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,16 +231,10 @@ class Wrapper:
         return torch.stack(outs)
 
 
-@pytest.fixture
-def flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flashinfer_reads_the_rows_of_a_bank_as_pages_and_plans_once_for_the_layers_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper))  # type: ignore[misc]
     monkeypatch.setattr(flash_infer, "_planned", {})
     monkeypatch.setattr(flash_infer, "WORKSPACE", 16)
-    monkeypatch.setattr(Wrapper, "plans", 0)
-
-
-@pytest.mark.usefixtures("flashinfer")
-def test_flashinfer_reads_the_rows_of_a_bank_as_pages_and_plans_once_for_the_layers_of_a_pass() -> None:
     for query in (QUERY, QUERY._replace(lengths=ROWS, dtype=torch.float16), QUERY._replace(heads=8, head_dim=64)):
         assert check.compare(flash_infer.FLASHINFER, query) == ""
     Wrapper.plans, buffer = 0, torch.randn(3, 2, 2, 2, 9, 16)  # layers, keys and values, rows, K/V heads, capacity, channels

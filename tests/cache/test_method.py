@@ -5,7 +5,6 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 
 from cachemark.cache.layout import RowRun
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps, placed
@@ -42,23 +41,6 @@ def test_a_budget_is_whole_lines_and_two_at_least_and_evict_is_called_at_the_edg
     method = type("Edged", (Evicting,), {"evict_after": "line", "evict": lambda self, step, slots: asked.append(step.index)})(B=100)
     drive(method, layout, RasterFeed(layout))
     assert asked == [4, 8]
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Few different scores, so that many tie, and ages in any order."""
-    count = draw(st.integers(1, 12))
-    scores = draw(st.lists(st.integers(-2, 2), min_size=count, max_size=count))
-    return scores, draw(st.permutations(range(count)))
-
-
-@given(tables(), st.data())
-def test_ties_go_by_age(table: tuple[list[int], list[int]], data: st.DataObject) -> None:
-    scores, ages = table
-    count = data.draw(st.integers(1, len(scores)))
-    places = lowest(torch.tensor(scores).float(), torch.tensor(ages, dtype=torch.int16), count)
-    expected = sorted(range(len(scores)), key=lambda place: (scores[place], ages[place]))[:count]
-    assert places.tolist() == expected
 
 
 def test_heads_choose_for_themselves_both_zeros_are_one_number_and_small_and_large_numbers_keep_their_order() -> None:

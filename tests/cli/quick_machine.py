@@ -15,6 +15,8 @@ from cachemark.trial.supervisor import Finished
 from support.stages import Stage, call
 
 HERE = environment("cpu", 1)
+SIDES = ("--cases", "streaming 1/2", "calm 1/2")
+CONFIG = "dot streaming 1/2 → calm 1/2"
 
 
 class Machine:
@@ -54,6 +56,3 @@ def rows(stage: Stage, *more: object) -> tuple[int, dict[tuple[str, str], str]]:
     result = compare(stage, *more, "--json")
     return result.exit_code, {(r["label"], r["metric"]): r["verdict"] for r in json.loads(result.stdout)["rows"]}
 
-
-SIDES = ("--cases", "streaming 1/2", "calm 1/2")
-CONFIG = "dot streaming 1/2 → calm 1/2"

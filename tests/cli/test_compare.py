@@ -61,9 +61,7 @@ def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> 
     machine.noise = 0.3
     code, verdicts = rows(stage, *SIDES, "--no-aa")
     assert (code, verdicts[CONFIG, "latency"]) == (3, "inconclusive")
-    with Store.open(stage.store, create=False, read_only=True) as store:
-        newest = store.runs()[0].id
-    stated = call("check", "--store", stage.store, "--run", newest).stdout
+    stated = call("check", "--store", stage.store, "--run", len(stage.states())).stdout
     (again,) = re.findall(r"^To decide: .*: cachemark (compare .*)$", stated, re.M)
     assert sorted(shlex.split(again)) == sorted(map(str, [
         "compare", stage.plan, *SIDES, "--plugin", stage.plugin, "--device", "cpu", "--threads", 1, "--store", stage.store]))

@@ -10,8 +10,7 @@ from support.stages import call, data, good
 
 
 def table(*arguments: str, of: str = "roofline_times") -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = data(call("roofline", *arguments, "--json"))[of]
-    return rows
+    return list(data(call("roofline", *arguments, "--json"))[of])
 
 
 def test_a_raster_model_under_its_family_s_method() -> None:

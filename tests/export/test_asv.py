@@ -42,20 +42,19 @@ def save(store: Store, commit: str, outcomes: Sequence[Outcome], environment: En
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("origin") / "repo"
-    repository(folder, 2)
-    return folder
+    return folder, repository(folder, 2)
 
 
 @pytest.fixture
-def commits(origin: Path) -> list[str]:
-    return git(origin, "rev-list", "--reverse", "HEAD").splitlines()
+def commits(origin: tuple[Path, list[str]]) -> list[str]:
+    return origin[1]
 
 
 @pytest.fixture
-def here(tmp_path: Path, origin: Path) -> Path:
-    (tmp_path / "repo").symlink_to(origin)
+def here(tmp_path: Path, origin: tuple[Path, list[str]]) -> Path:
+    (tmp_path / "repo").symlink_to(origin[0])
     return tmp_path
 
 

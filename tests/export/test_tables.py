@@ -32,6 +32,14 @@ GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
 LITTLE = (Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why"))
 VIEW = build(sample.RUN, sample.mixed(), sample.comparison())
+RULES = {  # of Jenkins' xUnit plug-in (junit-10.xsd): what an element may hold, its required attributes, and others that it may have
+    "testsuites": ("testsuite", "", "name time tests failures errors"),
+    "testsuite": ("testsuite properties testcase system-out system-err", "name tests failures errors",
+                  "skipped time timestamp hostname id package group file log url"),
+    "testcase": ("skipped error failure system-out system-err", "name", "classname time group"),
+    "properties": ("property", "", ""), "property": ("", "name value", ""),
+    **dict.fromkeys(("skipped", "error", "failure"), ("", "", "message type")), **dict.fromkeys(("system-out", "system-err"), ("", "", "")),
+}
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
@@ -172,16 +180,6 @@ def test_every_row_is_a_test_case_that_ended_as_the_gate_says() -> None:
     element = suite(sample.compared(*LITTLE))
     assert (ends(element)["cachemark", "verdict"], element.get("errors")) == (["error"], "1")
     assert ends(suite(sample.compared(*LITTLE, min_coverage=0.5)))["cachemark", "verdict"] == []
-
-
-RULES = {  # of Jenkins' xUnit plug-in (junit-10.xsd): what an element may hold, its required attributes, and others that it may have
-    "testsuites": ("testsuite", "", "name time tests failures errors"),
-    "testsuite": ("testsuite properties testcase system-out system-err", "name tests failures errors",
-                  "skipped time timestamp hostname id package group file log url"),
-    "testcase": ("skipped error failure system-out system-err", "name", "classname time group"),
-    "properties": ("property", "", ""), "property": ("", "name value", ""),
-    **dict.fromkeys(("skipped", "error", "failure"), ("", "", "message type")), **dict.fromkeys(("system-out", "system-err"), ("", "", "")),
-}
 
 
 def broken_rules(text: str) -> list[str]:

@@ -156,9 +156,7 @@ def test_groups_are_a_full_step_and_partial_ones() -> None:
 
 
 def test_flops_and_budget_of_published_scripts() -> None:
-    """MAR-L in 96 steps: TFLOP of an image with the whole head, as released, and in how many full steps, by an independent count.
-
-    And shares of 64 passes of MAR-H with 100 steps of the head, by hand from the published code."""
+    """Shares of 64 passes of MAR-H with 100 steps of the head by hand from the published code; TFLOP of MAR-L by an independent count."""
     for method, expected in (
         (DiSA(), 0.816), (DiSA(annealing="cosine"), 0.813), (DiSA(annealing="two-stage"), 0.809), (DiSA(annealing="constant"), 0.780),
         (LazyMAR(head_annealing="linear"), 0.299), (MARche(head_annealing="linear"), 0.571), (ReCAP(head_annealing="linear"), 0.648),

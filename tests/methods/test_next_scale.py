@@ -33,6 +33,10 @@ from tools.pages.results import recorded
 
 SITES = [Site("decoder", layer) for layer in range(LAYERS)]
 SIZES = [side**2 for side in SIDES]
+INFINITY_SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
+# of the recorded table that sets the papers' percentages beside ours, computed row by row
+ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
+                  recorded("published-budgets-in-bytes"), re.M)
 
 
 @pytest.mark.parametrize(("name", "B", "sinks"), [
@@ -84,9 +88,6 @@ def test_random_is_uniform_over_what_was_seen() -> None:
     first, second = (contents[site].sort(-1).values for site in SITES[:2])
     assert not torch.equal(first, second), "layers share their draws"
     assert not torch.equal(first[:, 0], first[:, 1]), "heads share their draws"
-
-
-INFINITY_SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
 
 
 def hashed(shape: Shape, gone: Sequence[Gone]) -> str:
@@ -148,11 +149,6 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked_and
     facts = {"scales": [1, 2, 3], "asi": [[0.9, 0.8], [0.1, 0.2], [0.8, 0.1], [0.9, 0.9]]}
     assert drafters_of(facts, 1) == ((1,),) * 3
     assert drafters_of(facts, 2) == ((1, 2),) * 3
-
-
-# -- the recorded table that sets the papers' percentages beside ours, computed row by row ----------------------------
-ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
-                  recorded("published-budgets-in-bytes"), re.M)
 
 
 def of_row(name: str, layout: Layout, model: str, percent: int) -> Method:

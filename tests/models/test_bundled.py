@@ -59,18 +59,12 @@ FAMILIES = {
 OF_CAPTIONS = (text_to_image.TINY_NAME, READER_WEIGHTS.name)  # learnt from captions
 
 
-@pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> Family:
-    return FAMILIES[request.param]
-
-
 def file(name: str) -> Any:
     return packaged(f"{name}.safetensors")
 
 
 def about(name: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(file(name).with_suffix(".json").read_text())
-    return described
+    return dict(json.loads(file(name).with_suffix(".json").read_text()))
 
 
 def test_descriptions_and_the_citation_are_of_these_files_and_this_version() -> None:
@@ -85,6 +79,7 @@ def test_descriptions_and_the_citation_are_of_these_files_and_this_version() -> 
     assert (cited["version"], cited["license"], cited["title"].split(":")[0]) == (project["version"], project["license"], project["name"])
 
 
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_the_tokenizer_speaks_the_language_of_its_generator_and_reconstructs_new_scenes(family: Family) -> None:
     coder, images = family.load(file(family.tokenizer)), scenes(64, 987).images
     assert about(family.generator)["language"] == coder.language
@@ -98,6 +93,7 @@ def test_the_tokenizer_speaks_the_language_of_its_generator_and_reconstructs_new
     assert tokens.is_floating_point() == (family.used == 0)
 
 
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_images_of_the_full_cache_match_their_color_key(family: Family) -> None:
     """A hue hits by chance in 0.15 of all cases, so two images that ignore their color key reach 0.9 less than once in 10**5 times."""
     entry = MODELS.get(family.generator)

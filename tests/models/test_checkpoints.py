@@ -24,6 +24,30 @@ from cachemark.models.checkpoints import fitted, load, sha256
 from cachemark.trial.request import TrialRequest
 
 State = dict[str, Tensor]
+MEMORY = """
+import sys, torch
+from torch import nn
+from cachemark.models.checkpoints import load
+
+def status(field):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(field))
+
+def touch(module):
+    return sum(float(p.float().sum()) for p in module.parameters())
+
+def build():
+    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(24)))
+
+torch.set_num_threads(1)
+small, path = sys.argv[1:]
+touch(load(lambda: nn.Linear(4, 4, bias=False), small))  # whatever the first use loads is not what is measured
+before = status("VmHWM"), status("RssAnon")
+module = load(build, path)
+total = touch(module)
+print(status("VmHWM") - before[0], status("RssAnon") - before[1], total)
+module = load(build, path, dtype=torch.bfloat16)
+print(status("RssAnon") - before[1], int("torch._dynamo" in sys.modules))
+"""
 
 
 class Net(nn.Module):
@@ -72,8 +96,7 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
     "compiled": lambda state: wrapped(wrapped(state, "_orig_mod", 0), "module", 0),
     "compiled blocks": lambda state: {name: t for old, t in state.items() for name in wrapped({old: t}, "_orig_mod", old.count(".") and 2)},
     "name instead of weights": lambda state: {"model": "GPT-B", "state_dict": state},
-    "bare beside others": lambda state: {**state, "optimizer": {"lr": torch.zeros(1)}, "steps": 3},
-}
+    "bare beside others": lambda state: {**state, "optimizer": {"lr": torch.zeros(1)}, "steps": 3}}
 
 
 def test_every_layout_of_a_torch_file_loads_and_a_choice_is_stated(tmp_path: Path) -> None:
@@ -192,16 +215,14 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, or a funct
     "cut tensors": (lambda path: truncated(path, save_file, -8), ("damaged",)),
     "nothing": (lambda path: truncated(path, torch.save, 0), ("neither safetensors nor the zip",)),
     "zeros": (lambda path: path.write_bytes(bytes(100)) and path, ("neither safetensors nor the zip",)),
-    "a letter": (letter, ("not a checkpoint",)),
-    "no file": (lambda path: path, ("is not a file",)),
+    "a letter": (letter, ("not a checkpoint",)), "no file": (lambda path: path, ("is not a file",)),
     "empty folder": (lambda path: holding(path, "notes"), ("holds no weights",)),
     "half a folder": (lambda path: (sharded(path, weights()) / "part-1.safetensors").unlink() or path, ("1 of the 2 files", "part-1.safe")),
     **{name: (lambda path, name=name: holding(path, name), (words,)) for name, words in {
         "zero_to_fp32.py": "DeepSpeed", ".metadata": "dcp_to_torch", "adapter_config.json": "LoRA adapter",
         "model-00001-of-00002.safetensors": "have no index"}.items()},
     **{f"index {text}": (lambda path, text=text: holding(path, "model.safetensors.index.json", text), ("is not an index of weights",))
-       for text in ("{", "[]", '{"weight_map": 3}')},
-}
+       for text in ("{", "[]", '{"weight_map": 3}')}}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -263,32 +284,6 @@ def test_an_index_decides_which_file_has_a_tensor(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "again", state)
     save_file(dict(list(first.items())[1:]), folder / "part-0.safetensors")
     assert "is stale: part-0.safetensors lacks 1 of the tensors" in refusal(folder)
-
-
-MEMORY = """
-import sys, torch
-from torch import nn
-from cachemark.models.checkpoints import load
-
-def status(field):
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(field))
-
-def touch(module):
-    return sum(float(p.float().sum()) for p in module.parameters())
-
-def build():
-    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(24)))
-
-torch.set_num_threads(1)
-small, path = sys.argv[1:]
-touch(load(lambda: nn.Linear(4, 4, bias=False), small))  # whatever the first use loads is not what is measured
-before = status("VmHWM"), status("RssAnon")
-module = load(build, path)
-total = touch(module)
-print(status("VmHWM") - before[0], status("RssAnon") - before[1], total)
-module = load(build, path, dtype=torch.bfloat16)
-print(status("RssAnon") - before[1], int("torch._dynamo" in sys.modules))
-"""
 
 
 @pytest.mark.fresh_process  # another process has imported the compiler already

@@ -88,11 +88,7 @@ def captioned(config: CaptionConfig = CAPTIONED_SIZES) -> CaptionedLlamaGen:
 
 
 def padded(model: CaptionedLlamaGen, label: int, tokens: Tensor, *, turned: bool = False) -> Tensor:
-    """Return guided logits (N, vocab) as the authors compute them.
-
-    Texts are left-padded to the longest, padding columns are masked in both halves, and the diagonal is on. ``turned`` rotates the
-    condition by the identity, which is wrong.
-    """
+    """Return guided logits (N, vocab) as the authors compute them, texts left-padded. ``turned``: by the identity, which is wrong."""
     c, text = model.config, model.texts[label]
     lacking = CAPTIONED_SIZES.longest - len(text)
     conditional_text = torch.cat((torch.zeros(lacking, CAPTIONED_SIZES.text), text))

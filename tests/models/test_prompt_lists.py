@@ -98,33 +98,30 @@ def test_dpg_has_a_prompt_in_each_file_and_its_questions_beside_them(tmp_path: P
     assert prompt_list(str(folder)).questions == () or inner == ""
 
 
-BROKEN = {
-    "no prompt": ("mine", "", "has 0 prompts"), "an empty line": ("mine", "a star\n\na disc", "mine:2 is an empty prompt"),
-    "a line of 5000 letters": ("mine", "x" * 5000, "mine:1 has 5000 characters"),
-    "too many": ("mine", "a star\n" * (MOST + 1), f"1 to {MOST} are expected"),
-    "half a line": ("m.jsonl", '{"tag": "colors", ', "m.jsonl:1 cannot be read"), "a number": ("m.jsonl", "3", "m.jsonl:1 cannot be read"),
-    "no include": ("m.jsonl", lines({**BENCH, "include": []}), "m.jsonl:1 has include = .*at least 1 item"),
-    "another tag": ("m.jsonl", lines(BENCH, {**BENCH, "tag": "smell"}), "m.jsonl:2 has tag = 'smell': .*single_object"),
-    "another colour": ("m.jsonl", lines({**BENCH, "include": [{"class": "cow", "count": 1, "color": "puce"}]}), "include.0.color = 'puce'"),
-    "beside itself": ("m.jsonl", lines({**BESIDE, "include": [{"class": "cow", "count": 1, "position": ["above", 0]}]}), "not before it"),
-    "below nothing": ("m.jsonl", lines({**BESIDE, "include": [{"class": "cow", "count": 1, "position": "above"}]}), "include.0.position"),
-    "no annotations": ("m.json", "{}", "m.json lacks annotations"), "a list": ("m.json", "[]", "m.json cannot be read"),
-    "a caption without an image": ("m.json", '{"annotations": [{"id": 1, "caption": "x"}]}', "lacks annotations.0.image_id"),
-    "an empty caption": ("m.json", captions((7, 1, " ")), "the caption of image 7 is an empty prompt"),
-    "an empty folder": ("prompts/notes.md", "x", "has 0 prompts"), "an empty file": ("prompts/1.txt", "\n", "1.txt is an empty prompt"),
-    "no such column": ("p.csv", "a red bird\na blue bird\n", r"the columns \['a red bird'\], none of them prompt, caption, text"),
-    "no rows": ("p.tsv", "", "no rows"), "a row without": ("p.csv", "id,prompt\n1\n", "row 1 has no prompt"),
-    "a row with 3": ("p.jsonl", '{"prompt": 3}\n', "row 1 has no prompt"),
-    "a row of 1": ("p.json", '[{"x": 1}, 1]', "no rows with named columns"), "half a row": ("p.json", "[{", "is not JSON"),
-    "a table by another name": ("p.txt", separated("\t"), "is a table, by its first line"),
-    "another table": ("prompts/dpg_bench.csv", "a,b\n1,2", "has no column 'dependency'"),
-    "a short row": ("prompts/dpg_bench.csv", f"{HEAD}\n1,2\n1,2", "has fewer columns"),
-    "no number": ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n1,t,k,one,0,a,b,e (c),Q?", "'one' that depends on '0'"),
-    "no question": ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n2,t,k,1,0,a,b,e (c),Q?", "no question about the prompt '1'")}
+BROKEN = [
+    ("mine", "", "has 0 prompts"), ("mine", "a star\n\na disc", "mine:2 is an empty prompt"),
+    ("mine", "x" * 5000, "mine:1 has 5000 characters"), ("mine", "a star\n" * (MOST + 1), f"1 to {MOST} are expected"),
+    ("m.jsonl", '{"tag": "colors", ', "m.jsonl:1 cannot be read"), ("m.jsonl", "3", "m.jsonl:1 cannot be read"),
+    ("m.jsonl", lines({**BENCH, "include": []}), "m.jsonl:1 has include = .*at least 1 item"),
+    ("m.jsonl", lines(BENCH, {**BENCH, "tag": "smell"}), "m.jsonl:2 has tag = 'smell': .*single_object"),
+    ("m.jsonl", lines({**BENCH, "include": [{"class": "cow", "count": 1, "color": "puce"}]}), "include.0.color = 'puce'"),
+    ("m.jsonl", lines({**BESIDE, "include": [{"class": "cow", "count": 1, "position": ["above", 0]}]}), "not before it"),
+    ("m.jsonl", lines({**BESIDE, "include": [{"class": "cow", "count": 1, "position": "above"}]}), "include.0.position"),
+    ("m.json", "{}", "m.json lacks annotations"), ("m.json", "[]", "m.json cannot be read"),
+    ("m.json", '{"annotations": [{"id": 1, "caption": "x"}]}', "lacks annotations.0.image_id"),
+    ("m.json", captions((7, 1, " ")), "the caption of image 7 is an empty prompt"), ("prompts/notes.md", "x", "has 0 prompts"),
+    ("prompts/1.txt", "\n", "1.txt is an empty prompt"),
+    ("p.csv", "a red bird\na blue bird\n", r"the columns \['a red bird'\], none of them prompt, caption, text"), ("p.tsv", "", "no rows"),
+    ("p.csv", "id,prompt\n1\n", "row 1 has no prompt"), ("p.jsonl", '{"prompt": 3}\n', "row 1 has no prompt"),
+    ("p.json", '[{"x": 1}, 1]', "no rows with named columns"), ("p.json", "[{", "is not JSON"),
+    ("p.txt", separated("\t"), "is a table, by its first line"), ("prompts/dpg_bench.csv", "a,b\n1,2", "has no column 'dependency'"),
+    ("prompts/dpg_bench.csv", f"{HEAD}\n1,2\n1,2", "has fewer columns"),
+    ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n1,t,k,one,0,a,b,e (c),Q?", "'one' that depends on '0'"),
+    ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n2,t,k,1,0,a,b,e (c),Q?", "no question about the prompt '1'")]
 
 
 def test_a_broken_list_is_one_sentence(write: Write, tmp_path: Path) -> None:
-    for name, text, says in BROKEN.values():
+    for name, text, says in BROKEN:
         for file in [file for file in tmp_path.rglob("*") if file.is_file()]:
             file.unlink()
         if name.endswith("dpg_bench.csv"):

@@ -28,6 +28,16 @@ from cachemark.workflows.roofline import drafter_share
 from support.stages import call
 
 SAMPLING, LABELS, SEEDS = Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=12), torch.tensor([1, 7, 3]), (5, 11, 23)
+PLUG_IN = """
+from cachemark.models.catalogue.composites import CompositeModel
+from cachemark.models.registry import model
+
+class Mine(CompositeModel):
+    pass
+
+
+model("mine")(Mine("mine", drafter="tiny-var", refiner="tiny-var-d2", drafted=4).entry)
+"""
 
 
 @pytest.mark.parametrize(("drafted", "memory"), [(1, Memory()), (2, Memory(engine=Graph(CpuGraphs()))), (4, Memory())])
@@ -90,18 +100,6 @@ def test_pairs_methods_weights_and_tokenizers_that_do_not_fit() -> None:
     quantizer = MultiScaleQuantizer(other.config.sides, other.config.vocab, other.config.width)
     with pytest.raises(BadCheckpoint, match="mine: the image tokenizers of drafter and refiner differ"):
         Relay("mine", other, VAR(other.config, quantizer), 2)
-
-
-PLUG_IN = """
-from cachemark.models.catalogue.composites import CompositeModel
-from cachemark.models.registry import model
-
-class Mine(CompositeModel):
-    pass
-
-
-model("mine")(Mine("mine", drafter="tiny-var", refiner="tiny-var-d2", drafted=4).entry)
-"""
 
 
 def test_one_more_composite_costs_one_file(tmp_path: Path) -> None:

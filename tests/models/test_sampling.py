@@ -11,6 +11,8 @@ from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.models.sampling import draw, filter_logits, guide
 
+MANY = streams.seeds_tensor(range(20000), "cpu")
+
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
@@ -60,9 +62,6 @@ def test_top_p_keeps_the_token_that_crosses(halves: list[int], p: float) -> None
             expected.append(i)
         before += weights[i] / sum(weights)
     assert kept_tokens(filter_logits(torch.tensor([halves]) / 2, Sampling(top_p=p))) == sorted(expected)
-
-
-MANY = streams.seeds_tensor(range(20000), "cpu")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=3), Sampling(top_p=0.6)])

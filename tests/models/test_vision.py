@@ -19,6 +19,12 @@ from cachemark.models.vision.vq import VQ, VQConfig
 from cachemark.models.weights import packaged
 from tools.train.caption_scene import caption_scenes
 
+FILES: dict[str, Any] = {
+    "tiny-vq": (tokenizers.VQ_WEIGHTS, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
+    "tiny-msvq": (tokenizers.MSVQ_WEIGHTS, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
+    "tiny-kl": (tokenizers.KL_WEIGHTS, TinyKL(Sizes(channels=4, width=16, blocks=1))),
+    "tiny-features": (FEATURE_WEIGHTS, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16)))}
+
 
 def test_images_are_fp32_and_not_clamped_and_tokens_must_fill_the_grid() -> None:
     low = VQ(VQConfig(ch=32, ch_mult=(1, 2, 1), num_res_blocks=1, z_channels=8, codebook_size=24, codebook_dim=4)).requires_grad_(False)
@@ -31,13 +37,6 @@ def test_images_are_fp32_and_not_clamped_and_tokens_must_fill_the_grid() -> None
     for shape in ((1, 15, 4), (1, 0, 4), (16, 4)):
         with pytest.raises(Unsupported, match="no square"):
             grid_of(torch.zeros(shape))
-
-
-FILES: dict[str, Any] = {
-    "tiny-vq": (tokenizers.VQ_WEIGHTS, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
-    "tiny-msvq": (tokenizers.MSVQ_WEIGHTS, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
-    "tiny-kl": (tokenizers.KL_WEIGHTS, TinyKL(Sizes(channels=4, width=16, blocks=1))),
-    "tiny-features": (FEATURE_WEIGHTS, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16)))}
 
 
 def write(path: Path, state: dict[str, torch.Tensor], about: dict[str, str]) -> Path:

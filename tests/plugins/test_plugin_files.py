@@ -30,6 +30,26 @@ class Split(Window):
 """
 FILES = {"helper.py": "SHARE = 0.5\n", "lib/__init__.py": "from .deep import SHARE\n", "lib/deep.py": "SHARE = 0.5\n",
          "lib/other.py": "SHARE = 0.5\n", "unused.py": "SHARE = 0.5\n"}  # fmt: skip
+CODEC = """
+import torch
+from cachemark.cache.codecs import CODECS, Codec
+
+def encode(x):
+    return (x.bfloat16(),)
+
+CODECS["half"] = Codec("half", lambda head_dim, dtype: ((head_dim, torch.bfloat16),), encode, lambda parts, dtype: parts[0].to(dtype))
+"""
+SCHEDULE = """
+import cachemark as cm
+from cachemark.methods.base.annealed import SCHEDULES
+from cachemark.methods.disa import DiSA
+
+SCHEDULES["quadratic"] = lambda s, e, span: (1 - s / max(e, 1)) ** 2 * span
+
+@cm.method("quadratic")
+class Quadratic(DiSA):
+    annealing: str = "quadratic"
+"""
 
 
 def split(folder: Path, line: str, value: str) -> Path:
@@ -162,28 +182,6 @@ def test_a_plugin_that_does_not_return_is_refused(caught: str, tmp_path: Path, m
         plugins.load(tmp_path / "slow.py")
     with pytest.raises(BadPlugin, match="does not return"), plugins.answering():
         time.sleep(60)
-
-
-CODEC = """
-import torch
-from cachemark.cache.codecs import CODECS, Codec
-
-def encode(x):
-    return (x.bfloat16(),)
-
-CODECS["half"] = Codec("half", lambda head_dim, dtype: ((head_dim, torch.bfloat16),), encode, lambda parts, dtype: parts[0].to(dtype))
-"""
-SCHEDULE = """
-import cachemark as cm
-from cachemark.methods.base.annealed import SCHEDULES
-from cachemark.methods.disa import DiSA
-
-SCHEDULES["quadratic"] = lambda s, e, span: (1 - s / max(e, 1)) ** 2 * span
-
-@cm.method("quadratic")
-class Quadratic(DiSA):
-    annealing: str = "quadratic"
-"""
 
 
 def test_a_codec_and_a_schedule_of_the_head_are_one_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

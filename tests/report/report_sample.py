@@ -10,6 +10,7 @@ from typing import Any
 from PIL import Image
 
 from cachemark.analysis import report_view
+from cachemark.analysis.case_group import CaseGroup, case_groups
 from cachemark.core.facts import Facts
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
@@ -160,6 +161,12 @@ def mixed() -> list[Outcome]:
 def random_weights() -> list[Outcome]:
     """The same run on random weights: fidelity samples are there, and must not be shown."""
     return [replace(o, case=replace(o.case, weights="random:0"), unjudged="Weights are random: images are noise.") for o in outcomes()]
+
+
+def group(*results: Outcome) -> CaseGroup:
+    """The only group of these outcomes, or of all fifteen."""
+    (only,) = case_groups(results or outcomes())
+    return only
 
 
 def compared(*rows: Verdict, min_coverage: float = 0.95) -> RunJudgement:

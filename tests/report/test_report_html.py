@@ -39,6 +39,13 @@ REGOLD = "CACHEMARK_REGOLD"
 PAIRS = 5
 LINEAR = sample.candidate("linear", "1/4")
 WOBBLE = [1 + 0.01 * ((7 * k) % 5 - 2) for k in range(40)]  # neighbours do not resemble each other
+PEAK = """
+import re, sys
+from pathlib import Path
+from cachemark.cli import main
+main(sys.argv[1:], standalone_mode=False)
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -116,15 +123,6 @@ def test_two_models_have_two_chapters_and_prompts_stand_under_their_images() -> 
     prompted = replace(LINEAR, facts=LINEAR.facts | Facts.from_json({"grid_classes": list(range(12)), "grid_prompts": texts}))
     html = render(build(sample.RUN, [sample.full(), prompted], artifact=sample.sprite))
     assert all(f'<span class="prompt"><bdi>{markup.escape(text)}</bdi></span>' in html for text in texts)
-
-
-PEAK = """
-import re, sys
-from pathlib import Path
-from cachemark.cli import main
-main(sys.argv[1:], standalone_mode=False)
-print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
-"""
 
 
 @pytest.mark.slow

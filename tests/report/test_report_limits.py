@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import report_sample as sample
 
-from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.columns import LIMITS
 from cachemark.analysis.device_limits import Limits, against_limits
 from cachemark.analysis.papers import PaperRow, PaperTable, paper_row, papers, published
@@ -48,7 +47,7 @@ def decoding(latency: float, least: dict[str, Any] | None, **changes: Any) -> Ou
 
 
 def table(*outcomes: Outcome) -> Limits:
-    (group,) = case_groups(list(outcomes))
+    group = sample.group(*outcomes)
     return against_limits(group.full, group.candidates)  # type: ignore[return-value]
 
 
@@ -57,8 +56,7 @@ def texts(row: ReportRow) -> dict[str, str]:
 
 
 def decoded(*outcomes: Outcome) -> ReportRow:
-    (group,) = case_groups(list(outcomes))
-    return next(row for row in group.rows if row.case.decoder)
+    return next(row for row in sample.group(*outcomes).rows if row.case.decoder)
 
 
 def test_what_is_derived_from_the_least_time_and_flagged_with_its_reason() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
-from cachemark.analysis.case_group import CaseGroup, case_groups
 from cachemark.analysis.columns import cells, column_groups, columns_of
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
@@ -31,19 +30,14 @@ def outcomes() -> list[Outcome]:
             seen(sample.candidate("rkv", "1/2"), 400.0, precision=0.04, to_full=395.0), sample.other_seeds(), sample.other_batch()]
 
 
-def group(results: list[Outcome] | None = None) -> CaseGroup:
-    (only,) = case_groups(results or outcomes())
-    return only
-
-
 def test_places_are_by_fid_and_what_has_collapsed_has_none() -> None:
-    values = group()
+    values = sample.group(*outcomes())
     assert values.ranked_by == FID
     assert [row.method for row in values.candidates if row.place] == ["linear", "h2o", "streaming", "random"]
     assert [row.rank for row in values.candidates] == ["1", "2=", "2=", "4", ""], "LineAR is closer to the full cache than H2O"
     assert next(row for row in values.candidates if row.method == "h2o").speedup is None, "it has a place without a speedup"
     alive = [seen(o, 400.0, precision=0.12) if o.case.method == "rkv" else o for o in outcomes()]
-    assert next(row for row in group(alive).candidates if row.method == "rkv").place == 5
+    assert next(row for row in sample.group(*alive).candidates if row.method == "rkv").place == 5
 
 
 def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it() -> None:
@@ -58,7 +52,7 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
     evaluated = [outcome for outcome in outcomes() if FID in outcome.samples]
     for count, printed in ((383, False), (384, True)):
         results, name = [few(outcome, count) for outcome in evaluated], f"fid_scene_{count}"
-        contents = group(results)
+        contents = sample.group(*results)
         assert (contents.ranked_by == name, f"precision_scene_{count}" in contents.candidates[0].quality) == (printed, True)
         assert (name in contents.candidates[0].to_full) == printed
         assert missing(results).get(name) == (None if printed else TOO_FEW.format(least=384))
@@ -74,7 +68,7 @@ def asked(metrics: dict[str, dict[str, str]], **samples: list[float]) -> list[Ou
 
 
 def keys(results: list[Outcome], kind: str) -> list[str]:
-    return [column.key for part in column_groups(group(results)) if part.title == kind for column in part.columns]
+    return [column.key for part in column_groups(sample.group(*results)) if part.title == kind for column in part.columns]
 
 
 def missing(results: Sequence[Outcome]) -> dict[str, str]:
@@ -103,14 +97,14 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     scores = {f"geneval_{tag}": values for tag, values in right.items()}
     pair = [sample.measured(o, **scores) for o in PAIR]
     pair[1] = sample.measured(pair[1], geneval_counting=[1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
-    full, candidate = group(pair).full, group(pair).candidates[0]
+    full, candidate = sample.group(*pair).full, sample.group(*pair).candidates[0]
     assert full.quality["geneval_overall"].value == pytest.approx((1 + 1 / 2 + 0 + 3 / 4 + 1 + 2 / 3) / 6)
     assert candidate.to_full["geneval_overall"].value == pytest.approx(0.5 / 6)
     ends = full.quality["geneval_overall"]
     assert (0 < ends.low < ends.value < ends.high < 1, ends.n) == (True, 25)
     assert not [what for what in missing(pair) if "GenEval" in what]
     five = [replace(o, samples={name: o.samples[name] for name in o.samples if name != "geneval_position"}) for o in pair]
-    assert not [row for row in group(five).rows if "geneval_overall" in {**row.quality, **row.to_full}]
+    assert not [row for row in sample.group(*five).rows if "geneval_overall" in {**row.quality, **row.to_full}]
 
 
 def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outcome:
@@ -131,12 +125,12 @@ def masked_outcomes() -> list[Outcome]:
 
 
 def test_saving_is_of_computation_and_bytes_are_added() -> None:
-    by_method = {row.method: row for row in group(masked_outcomes()).candidates}
+    by_method = {row.method: row for row in sample.group(*masked_outcomes()).candidates}
     assert (bool(by_method["window"].unranked), by_method["linear"].place) == (True, 1), "as far as other seeds"
     row = by_method["linear"]
     assert row.saving == 1 - 6.2 / 15.5
     assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
-    columns = column_groups(group(masked_outcomes()))
+    columns = column_groups(sample.group(*masked_outcomes()))
     assert [cell.key for cell in cells(row, columns)] == [column.key for column in columns_of(columns)]
     (added,) = (cell for cell in cells(row, columns) if cell.key == "added")
     assert (added.text, added.under) == ("2.00 MiB", "KV 1.00 MiB")

@@ -31,11 +31,6 @@ from cachemark.stats.intervals import PROCESS_BIAS
 from cachemark.store.rows import Verdict
 
 
-def group(*outcomes: Outcome) -> CaseGroup:
-    (only,) = case_groups(outcomes or sample.outcomes())
-    return only
-
-
 def row(row_held: CaseGroup, method: str, budget: str) -> ReportRow:
     return next(r for r in row_held.candidates if (r.case.method, r.case.budget) == (method, budget))
 
@@ -48,7 +43,7 @@ def test_a_speedup_of_medians_is_widened_by_what_pairs_of_equal_code_have_shown(
     full = sample.measured(sample.full(), latency=[2.0, 2.1, 2.4], kv_allocated=[1000.0], kv_logical=[900.0])
     own = sample.measured(sample.candidate("linear", "1/4"), latency=[1.0, 1.2, 1.1], kv_allocated=[300.0], kv_logical=[225.0])
     full, own = (replace(o, facts=o.facts | Facts.from_json({"process_bias": shown})) for o in (full, own))
-    result, bias = row(group(full, own), "linear", "1/4"), math.exp(1.959964 * math.sqrt(2) * deviation)
+    result, bias = row(sample.group(full, own), "linear", "1/4"), math.exp(1.959964 * math.sqrt(2) * deviation)
     assert (result.speedup.value, result.speedup.low, result.speedup.high) == pytest.approx((2.1 / 1.1, 2.0 / 1.2 / bias, 2.4 / 1.0 * bias))
     assert (result.saving, result.saving_live) == pytest.approx((0.7, 0.75))
     assert build(sample.RUN, [full, own]).chapters[0].process_bias == words
@@ -57,11 +52,11 @@ def test_a_speedup_of_medians_is_widened_by_what_pairs_of_equal_code_have_shown(
 def test_without_a_full_cache_or_with_another_kernel_there_is_no_speedup() -> None:
     broken = sample.failed(sample.full(), Status.OOM, "out of memory")
     for outcomes in ([sample.candidate("linear", "1/4")], [broken, sample.candidate("linear", "1/4")]):
-        derived = row(group(*outcomes), "linear", "1/4")
+        derived = row(sample.group(*outcomes), "linear", "1/4")
         assert (derived.speedup, derived.saving, derived.place) == (None, None, None)
         assert "full cache" in derived.no_speedup
     other = sample.candidate("linear", "1/4", facts=Facts(kernel="math"))
-    derived = row(group(sample.full(), other), "linear", "1/4")
+    derived = row(sample.group(sample.full(), other), "linear", "1/4")
     assert (derived.speedup, "math here, sdpa in the full cache" in derived.no_speedup) == (None, True)
 
 
@@ -71,13 +66,13 @@ def test_lossless_is_within_noise_in_all_tokens_and_told_from_other_seeds() -> N
         (1.0, 1e-9, None, True), (1.0, 1e-3, None, False), (0.9, 1e-9, None, False), (1.0, 1e-9, 0.5, False)):
         arm = sample.measured(sample.candidate("linear", "1/2"), latency=[2.0], token_agreement=[agreement] * 64, kl=[kl] * 64)
         arm = replace(arm, facts=arm.facts | Facts(generated=generated))
-        derived = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
+        derived = row(sample.group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
         assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
     candidate = sample.candidate("linear", "1/4")
     worse = sample.measured(candidate, latency=[0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
-    derived = row(group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
+    derived = row(sample.group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
     assert (derived.speedup is None, derived.place, derived.unranked) == (False, None, OTHER_SEEDS)
-    assert row(group(sample.full(), worse), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
+    assert row(sample.group(sample.full(), worse), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
 
     def few(outcome: Outcome, seeds: int) -> Outcome:
         return sample.measured(outcome, **{name: outcome.samples[name][:seeds] for name in ("token_agreement", "kl", "psnr", "ssim")})
@@ -85,7 +80,7 @@ def test_lossless_is_within_noise_in_all_tokens_and_told_from_other_seeds() -> N
     exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
     candidate = sample.measured(sample.candidate("linear", "1/2"), latency=[2.0], **exact)
     for seeds, lossless in ((2, False), (64, True)):
-        derived = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
+        derived = row(sample.group(*(few(o, seeds) if o.case.role != "baseline" else o
                            for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
         assert derived.unranked.startswith("Cannot be told from unrelated images: 2 seeds") is not lossless
         assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
@@ -102,7 +97,7 @@ def test_savings_that_are_none_are_flagged(full: tuple[int, int], candidate: dic
     complete = sample.measured(sample.full(), latency=[2.0], kv_allocated=[float(full[0])], kv_logical=[float(full[1])])
     bytes_held = {name: [float(number)] for name, number in {"kv_state": 0, **candidate}.items()}
     own = sample.measured(sample.candidate("linear", "1/4"), latency=[1.0], **bytes_held)
-    flags = {mark.text for mark in row(group(complete, own), "linear", "1/4").marks} & {"not freed", "overhead > savings"}
+    flags = {mark.text for mark in row(sample.group(complete, own), "linear", "1/4").marks} & {"not freed", "overhead > savings"}
     assert flags == ({flag} if flag else set())
 
 
@@ -115,7 +110,8 @@ def test_an_idle_method_with_other_tokens_and_a_busy_machine_are_flagged(facts: 
     for paradigm, tokens in (("next-token", {"token_agreement": [1 - d for d in distances]}), ("masked", {"token_distance": distances})):
         own = sample.measured(sample.candidate("linear", "1/4"), latency=[1.0], **tokens)
         own = replace(own, facts=own.facts | Facts.from_json({**facts, "paradigm": paradigm}))
-        marks = {mark.text: mark.reason for mark in row(group(sample.measured(sample.full(), latency=[2.0]), own), "linear", "1/4").marks}
+        pair = sample.group(sample.measured(sample.full(), latency=[2.0]), own)
+        marks = {mark.text: mark.reason for mark in row(pair, "linear", "1/4").marks}
         assert marks.keys() & {"not idle", "busy machine"} == flags
         assert marks.get("busy machine") in (None, "Other processes kept 1.4 processors busy while it was timed.")
 
@@ -192,12 +188,12 @@ def test_a_speedup_that_the_latencies_of_the_table_contradict_says_why() -> None
         return replace(candidate, facts=candidate.facts | Facts(full_beside=[other] * 5))
 
     full = sample.measured(sample.full(), latency=[2.0] * 5)
-    text = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
+    text = paired_speed_note(sample.group(full, beside("linear", 2.5), beside("window", 2.2)))
     assert "LineAR 1/4 would be at 2.00×" in text
     view = build(sample.RUN, [full, beside("linear", 2.5)])
     assert render(view).count(text) == tables(view)[0].notes.count(text) == 1
     for results in (beside("linear", 2.02), sample.measured(sample.candidate("linear", "1/4"), latency=[1.0] * 5)):
-        assert paired_speed_note(group(full, results)) == ""
+        assert paired_speed_note(sample.group(full, results)) == ""
         assert "timed in turns with each method" not in render(build(sample.RUN, [full, results]))
 
 
@@ -218,7 +214,7 @@ def at(latency: list[float], method: str = "linear", **samples: list[float]) -> 
 ], ids=["faster", "slower", "interval reaches 1", "interval above 1 beats a larger value", "untimed", "unranked is faster",
         "both are faster"])  # fmt: skip
 def test_the_fastest_ranked_method_of_a_budget(arms: list[Outcome], sentence: str) -> None:
-    text = sentences(group(sample.measured(sample.full(), latency=[2.0] * 3), *arms))["Budget 1/4"]
+    text = sentences(sample.group(sample.measured(sample.full(), latency=[2.0] * 3), *arms))["Budget 1/4"]
     assert text.endswith(sentence)
     assert ("speedup" in text) == ("speedup" in sentence)
 

@@ -52,8 +52,7 @@ MODES: dict[str, list[tuple[str, dict[str, Any]]]] = {  # of each family; the ki
     "next-token": [("full", {}), ("h2o", {"B": 12})],
     "next-scale": [("full", {}), ("guidance_off", {"start": 3}), ("fastvar", {"shares": (0.5, 1), "layers": (1, 2)})],
     "masked": [("full", {}), ("gtr", {"steps": 4, "detail": 0.3, "most": 0.9}),
-               ("marche", {"active": 9, "encoder_cache": True, "refresh_layers": [4]})],
-}
+               ("marche", {"active": 9, "encoder_cache": True, "refresh_layers": [4]})]}
 BUILDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
     "mha": (RASTER, llamagen.LlamaGen, costs.llamagen), "gqa": (replace(RASTER, kv_heads=2), llamagen.LlamaGen, costs.llamagen),
     "prompts": (janus.JanusConfig(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), codes=96, grid=4),
@@ -67,6 +66,45 @@ BUILDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, Callable[[], A
        for name, config in {"bitwise": BITWISE, "rounded": replace(BITWISE, dim=96)}.items()},
     "masked": (mar.MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,)), mar.MAR, costs.mar),
 }  # fmt: skip
+# Worked out by hand: 4·(4·dim² + 3·dim·ffn)·layers + head, in GB per pass; keys and values 2·layers·dim·2 bytes per entry and row.
+BY_HAND = [("llamagen-xl", 256, "1", 1.50, 27.27, 289), ("llamagen-xl", 256, "1/4", 1.50, 11.18, 118),
+           ("llamagen-xl", 256, "1/8", 1.50, 5.52, 58), ("llamagen-xxl", 128, "1", 2.77, 21.8, 289)]
+KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("var-d30", 230_400, 313.3e6),
+      ("var-d36-512", 331_776, 1486e6)]  # fmt: skip
+A, B, V = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4)
+MANY, OTHERS = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
+    "mm": (lambda: A @ B, 120), "mv": (lambda: A.mv(V), 24), "addmv": (lambda: torch.addmv(torch.zeros(3), A, V), 24),
+    "dot": (lambda: V.dot(V), 8), "vdot": (lambda: torch.vdot(V, V), 8), "inner": (lambda: torch.inner(V, V), 8),
+    "vecdot": (lambda: torch.linalg.vecdot(A, A), 24), "outer": (lambda: V.outer(V), 32), "ger": (lambda: torch.ger(V, V), 32),
+    "addr": (lambda: torch.addr(torch.zeros(4, 4), V, V), 32), "addbmm": (lambda: torch.addbmm(torch.zeros(3, 5), MANY, OTHERS), 240),
+    "baddbmm": (lambda: torch.baddbmm(torch.zeros(2, 3, 5), MANY, OTHERS), 240), "cdist": (lambda: torch.cdist(A, A), 72),
+    "cdist by sums": (lambda: torch.cdist(MANY, MANY, p=1), 144), "batch times vector": (lambda: MANY @ V, 48),
+    "vector times matrix": (lambda: V @ B, 40), "einsum": (lambda: torch.einsum("bij,j->bi", MANY, V), 48),
+    "tensordot": (lambda: torch.tensordot(MANY, V, 1), 48), "linear of a vector": (lambda: torch.nn.functional.linear(V, A), 24),
+    "_int_mm": (lambda: torch._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)), 8192),
+    "batch times matrix": (lambda: MANY @ B, 240), "linear": (lambda: torch.nn.functional.linear(MANY, B.mT, torch.ones(5)), 240),
+    "multi_dot": (lambda: torch.linalg.multi_dot([A, B]), 120), "sum": (lambda: A.sum() + A.norm(), 0)}
+# Numbers of next-scale generations that were computed independently, to the FLOP.
+STORED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())
+PUBLISHED, BUDGETS = STORED["models"], STORED["how a budget becomes a knob"]
+SIZES = {
+    "VAR-d30 256": var.SIZES["d30"], "VAR-d36 512": var.SIZES["d36-512"], "Infinity-2B 1024": infinity.SIZES["2B"],
+    "Infinity-8B 1024": infinity.SIZES["8B"]}
+TEXT = 32  # entries of a text
+ALL = (0, 31)
+SAVERS: dict[str, dict[str, Callable[[], Method]]] = {  # one row of each kind of saving, per model
+    "VAR-d30 256": {"skip last 2": partial(FewerScales, 2), "from 7": partial(GuidanceOff, 7), "off throughout": GuidanceOff,
+                    "FastVAR .5 of 13, .75 of 16, layers 3-27": partial(FastVAR, (0.5, 0.75))},
+    "Infinity-2B 1024": {"skip last 4": partial(FewerScales, 4), "from 9": partial(GuidanceOff, 9),
+                         "FastVAR as published (.4 .5, 2 skipped; layers 3-27)": partial(FastVAR, (0.4, 0.5, 1, 1)),
+                         "the same in all layers": partial(FastVAR, (0.4, 0.5, 1, 1), layers=ALL)},
+}
+BASES = {
+    "FastVAR factor on published .4 .5 1 1, layers 3-27": FastVAR(),
+    "FastVAR factor on .4 .5 .6 .75, layers 3-27": FastVAR(base=(0.4, 0.5, 0.6, 0.75)),
+    "FastVAR factor on .5 .75, all layers": FastVAR(base=(0.5, 0.75), layers=ALL),
+    "FastVAR factor on .3 .4 .5 .75, all layers": FastVAR(base=(0.3, 0.4, 0.5, 0.75), layers=ALL)}
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -117,13 +155,6 @@ def bill_of(name: str, batch: int, preset: str = "paper", method: Method | None 
 def linear(name: str, batch: int, budget: str) -> Method:
     """LineAR under a budget, or the full cache."""
     return Full() if budget == "1" else Linear.build(Linear.parameters_for(Fraction(budget), shape(name, batch)[1]))
-
-
-# Worked out by hand: 4·(4·dim² + 3·dim·ffn)·layers + head, in GB per pass; keys and values 2·layers·dim·2 bytes per entry and row.
-BY_HAND = [("llamagen-xl", 256, "1", 1.50, 27.27, 289), ("llamagen-xl", 256, "1/4", 1.50, 11.18, 118),
-           ("llamagen-xl", 256, "1/8", 1.50, 5.52, 58), ("llamagen-xxl", 128, "1", 2.77, 21.8, 289)]
-KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("var-d30", 230_400, 313.3e6),
-      ("var-d36-512", 331_776, 1486e6)]  # fmt: skip
 
 
 def test_bytes_of_keys_and_values() -> None:
@@ -191,22 +222,6 @@ def test_memory_is_counted_without_the_compiler(monkeypatch: pytest.MonkeyPatch)
     assert allocated(Full(), shape("llamagen-b", 3)[1]) > 0
 
 
-A, B, V = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4)
-MANY, OTHERS = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
-PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
-    "mm": (lambda: A @ B, 120), "mv": (lambda: A.mv(V), 24), "addmv": (lambda: torch.addmv(torch.zeros(3), A, V), 24),
-    "dot": (lambda: V.dot(V), 8), "vdot": (lambda: torch.vdot(V, V), 8), "inner": (lambda: torch.inner(V, V), 8),
-    "vecdot": (lambda: torch.linalg.vecdot(A, A), 24), "outer": (lambda: V.outer(V), 32), "ger": (lambda: torch.ger(V, V), 32),
-    "addr": (lambda: torch.addr(torch.zeros(4, 4), V, V), 32), "addbmm": (lambda: torch.addbmm(torch.zeros(3, 5), MANY, OTHERS), 240),
-    "baddbmm": (lambda: torch.baddbmm(torch.zeros(2, 3, 5), MANY, OTHERS), 240), "cdist": (lambda: torch.cdist(A, A), 72),
-    "cdist by sums": (lambda: torch.cdist(MANY, MANY, p=1), 144), "batch times vector": (lambda: MANY @ V, 48),
-    "vector times matrix": (lambda: V @ B, 40), "einsum": (lambda: torch.einsum("bij,j->bi", MANY, V), 48),
-    "tensordot": (lambda: torch.tensordot(MANY, V, 1), 48), "linear of a vector": (lambda: torch.nn.functional.linear(V, A), 24),
-    "_int_mm": (lambda: torch._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)), 8192),
-    "batch times matrix": (lambda: MANY @ B, 240), "linear": (lambda: torch.nn.functional.linear(MANY, B.mT, torch.ones(5)), 240),
-    "multi_dot": (lambda: torch.linalg.multi_dot([A, B]), 120), "sum": (lambda: A.sum() + A.norm(), 0)}
-
-
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_product_has_the_flops_of_its_shapes_and_one_without_a_formula_is_refused(mode: Callable[[], torch.no_grad]) -> None:
     with mode():
@@ -214,23 +229,6 @@ def test_a_product_has_the_flops_of_its_shapes_and_one_without_a_formula_is_refu
         for run in (lambda: torch.nn.functional.bilinear(A, A, torch.randn(6, 4, 4)), lambda: torch.linalg.solve(torch.eye(4), V)):
             with pytest.raises(Unsupported, match=r"The FLOPs of \w+ cannot be counted"):
                 counted(run)
-
-
-# -- next-scale generations against numbers that were computed independently, to the FLOP -----------------------------
-STORED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())
-PUBLISHED, BUDGETS = STORED["models"], STORED["how a budget becomes a knob"]
-SIZES = {
-    "VAR-d30 256": var.SIZES["d30"], "VAR-d36 512": var.SIZES["d36-512"], "Infinity-2B 1024": infinity.SIZES["2B"],
-    "Infinity-8B 1024": infinity.SIZES["8B"]}
-TEXT = 32  # entries of a text
-ALL = (0, 31)
-SAVERS: dict[str, dict[str, Callable[[], Method]]] = {  # one row of each kind of saving, per model
-    "VAR-d30 256": {"skip last 2": partial(FewerScales, 2), "from 7": partial(GuidanceOff, 7), "off throughout": GuidanceOff,
-                    "FastVAR .5 of 13, .75 of 16, layers 3-27": partial(FastVAR, (0.5, 0.75))},
-    "Infinity-2B 1024": {"skip last 4": partial(FewerScales, 4), "from 9": partial(GuidanceOff, 9),
-                         "FastVAR as published (.4 .5, 2 skipped; layers 3-27)": partial(FastVAR, (0.4, 0.5, 1, 1)),
-                         "the same in all layers": partial(FastVAR, (0.4, 0.5, 1, 1), layers=ALL)},
-}
 
 
 def layout(name: str, batch: int = 1) -> Layout:
@@ -264,13 +262,6 @@ def test_a_method_computes_the_published_flops_and_has_the_published_bound(model
     full, own = (bill(each, layout(model, 8), counts).without("once", "method", "decode").roofline_time(gpu("h100"))
                  for each in (Method(), method))
     assert round(full / own, 3) == published["H100 spec, batch 8"]
-
-
-BASES = {
-    "FastVAR factor on published .4 .5 1 1, layers 3-27": FastVAR(),
-    "FastVAR factor on .4 .5 .6 .75, layers 3-27": FastVAR(base=(0.4, 0.5, 0.6, 0.75)),
-    "FastVAR factor on .5 .75, all layers": FastVAR(base=(0.5, 0.75), layers=ALL),
-    "FastVAR factor on .3 .4 .5 .75, all layers": FastVAR(base=(0.3, 0.4, 0.5, 0.75), layers=ALL)}
 
 
 @pytest.mark.parametrize(("model", "table"), [(model, table) for model, tables in BUDGETS.items() for table in tables])
