@@ -109,8 +109,7 @@ def products(rows: int, outs: int, insides: int, dtype: torch.dtype, activation:
     """The library rounds between product and activation, and so does the kernel; fp64 does not."""
     x, weight, bias = drawn(rows, torch.float32, (rows, 1, insides), (outs, insides), (outs,))
     x, weight, bias = (part.to(dtype) for part in (x, weight / insides**0.5, bias))
-    linear = F.linear(x.double(), weight.double(), bias.double())
-    near(product(x, weight, bias, activation), ACTIVATIONS[activation](linear))
+    near(product(x, weight, bias, activation), ACTIVATIONS[activation](F.linear(x.double(), weight.double(), bias.double())))
 
 
 def fixed_sums() -> None:

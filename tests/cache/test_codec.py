@@ -18,7 +18,6 @@ from cachemark.kit.driver import layout_of
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 lists = st.integers(1, 16).flatmap(lambda width: st.lists(st.lists(finite, min_size=width, max_size=width), min_size=1, max_size=4))
-# -- keys that share ranges -------------------------------------------------------------------------------------------
 HEADS, DIM, SITES = 2, 4, (Site("decoder", 0), Site("decoder", 1))
 
 

@@ -31,8 +31,7 @@ PLACES, INTO = (torch.tensor(entries).expand(len(SITES), ROWS, HEADS, -1) for en
 
 
 def bank_of(condition: tuple[int, ...], capacity: int, codec: Codec = NATIVE) -> SlotBank:
-    layout = layout_of(condition, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
-    return SlotBank(layout, SITES, capacity, Memory("cpu", codec))
+    return SlotBank(layout_of(condition, heads=HEADS, kv_heads=HEADS, head_dim=DIM), SITES, capacity, Memory("cpu", codec))
 
 
 def filled(condition: tuple[int, ...], live: tuple[int, ...], capacity: int) -> tuple[SlotBank, Tensor, Tensor]:

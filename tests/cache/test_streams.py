@@ -60,8 +60,7 @@ def test_uniform_numbers_lie_strictly_inside_and_those_of_neighbouring_keys_and_
     values = streams.uniform(KEYS, 8).double() - 0.5
     sides = {"counter": (values[..., 1:], values[..., :-1]), "seed": (values[:, 1:], values[:, :-1]), "position": (values[1:], values[:-1])}
     for name, (first, other) in sides.items():
-        correlation = (first * other).mean() * 12
-        assert abs(float(correlation)) < 4 / math.sqrt(first.numel()), name
+        assert abs(float((first * other).mean() * 12)) < 4 / math.sqrt(first.numel()), name
     values = streams.uniform(KEYS, 64)
     assert values.dtype == torch.float32
     assert 0 < float(values.min()) < 1e-4

@@ -45,8 +45,7 @@ def test_a_cause_is_what_its_configs_share_and_two_are_two_incidents() -> None:
         (incident,) = fold(worse(of(**{factor: value})), ALL, DAY, "abc")
         assert (incident.factor, incident.value, incident.metric, incident.onset, incident.change) == (factor, value, "latency", "abc", 1.2)
         assert set(incident.configurations) == {c.full_title for c in of(**{factor: value})}
-    lone = of(method="rkv", model="d")[:1]
-    folded = fold(worse(of(method="linear")) + worse(of(method="h2o"), 1.5) + worse(lone), ALL, DAY)
+    folded = fold(worse(of(method="linear")) + worse(of(method="h2o"), 1.5) + worse(of(method="rkv", model="d")[:1]), ALL, DAY)
     assert [(i.factor, i.value) for i in folded] == [("method", "linear"), ("method", "h2o"), ("configuration", "d rkv 1/4, batch 1")]
     assert [i.change for i in folded] == [1.2, 1.5, 1.2]
 
@@ -109,8 +108,7 @@ def test_a_cause_is_reported_once_until_it_grows_or_is_fixed_by_the_judge_that_f
     assert (history_nights[1].register, [len(night.notify) for night in history_nights]) == ((), [1, 0, 1])
     assert history_nights[2].notify[0].key != history_nights[0].notify[0].key
     assert history_nights[2].register[0].since == DAY + timedelta(days=2)
-    both = [*worse(LINEAR, judge="pairs"), *worse(LINEAR[:1])]
-    history_nights = nights([both, worse(LINEAR), []])
+    history_nights = nights([[*worse(LINEAR, judge="pairs"), *worse(LINEAR[:1])], worse(LINEAR), []])
     assert [[i.found_by for i in night.register] for night in history_nights] == [["pairs"]] * 3
     assert not history_nights[2].fixed
 

@@ -79,8 +79,7 @@ def test_p_values_are_exact_where_few_seeds_differ_and_drawn_signs_agree_with_al
 def test_equal_sides_seldom_alarm_over_a_family() -> None:
     """Of a hundred nights of twenty configurations without a change five may alarm, and then 13 or more do by a chance of 1 in 700."""
     nights = ([pair(str(n), *sides(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
-    alarms = sum(any(row.verdict == "regressed" for row in rows(*night).values()) for night in nights)
-    assert alarms <= 12
+    assert sum(any(row.verdict == "regressed" for row in rows(*night).values()) for night in nights) <= 12
 
 
 def test_the_family_is_corrected_for_and_too_few_seeds_say_how_many_are_needed() -> None:

@@ -56,8 +56,7 @@ def test_one_goes_as_soon_as_the_budget_is_exceeded_drawn_uniformly_for_each_tok
         latter, other = drawn.narrow(axis, 1, drawn.size(axis) - 1), drawn.narrow(axis, 0, drawn.size(axis) - 1)
         same = float((latter == other).double().mean())
         assert abs(same - 1 / B) < 4 * math.sqrt((1 / B) * (1 - 1 / B) / latter.numel()), name
-    turned = replace(LONG, seeds=LONG.seeds[::-1])
-    assert torch.equal(ranks(turned).flip(2), drawn), "the place in the batch counts"
+    assert torch.equal(ranks(replace(LONG, seeds=LONG.seeds[::-1])).flip(2), drawn), "the place in the batch counts"
     unguided = replace(LONG, branches=(1,) * LONG.rows)
     assert float((ranks(unguided) == drawn).double().mean()) < 2 / B, "the two branches of a sample share their draws"
 

@@ -77,8 +77,7 @@ def test_the_head_spends_less_from_pass_to_pass_and_more_on_detail() -> None:
     # tokens with high frequencies come first
     wave = torch.arange(16.0)
     slow, fast = torch.cos(wave * torch.pi / 8), torch.cos(wave * torch.pi * 7 / 8)
-    z = torch.stack([slow, fast, 0.5 * fast, slow])[None]
-    assert GtR().ranked(MaskedStep(0, 1), z).tolist() == [[1, 0, 3, 2]]
+    assert GtR().ranked(MaskedStep(0, 1), torch.stack([slow, fast, 0.5 * fast, slow])[None]).tolist() == [[1, 0, 3, 2]]
 
 
 # -- Halton: the tokens of each step, starts by seed ------------------------------------------------------------------

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -20,7 +19,7 @@ from cachemark.methods.base.calibrations import even
 from cachemark.methods.base.profiles import stated_scales
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
-from cachemark.methods.heatkv import Gone, HeatKV, HeatPlan, Shape, orders_of, removed
+from cachemark.methods.heatkv import HeatKV, HeatPlan, Shape, orders_of, removed
 from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_groups import ScaleGroups
 from cachemark.methods.scalekv import LayerBudgets, ScaleKV, drafters_of
@@ -90,14 +89,6 @@ def test_random_is_uniform_over_what_was_seen() -> None:
     assert not torch.equal(first[:, 0], first[:, 1]), "heads share their draws"
 
 
-def hashed(shape: Shape, gone: Sequence[Gone]) -> str:
-    """As the stored hashes were made: [target, source, layer, heads] of all that has gone."""
-    rows = [[target, source, layer, heads] for target, sources in enumerate(gone) for source in range(shape.sink, target)
-            for layer in range(shape.layers)
-            if (heads := sorted(pair % shape.heads for pair in sources.get(source, ()) if pair // shape.heads == layer))]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
 @pytest.mark.parametrize(("model", "limit", "rooms", "gone_at_the_end", "expected"), [
     ("infinity-2b", 328960, 492232, 463, "19d6ecfc3947b83ad0e90b85bf365bbd93c5fc6c0f30beb39c9a27eee09e9680"),
     ("infinity-8b", 719600, 1019372, 1012, "4f2edc0e4a0835c91c8a898151c271f19de7da30328436be45ffad593a9d08f7")])
@@ -106,7 +97,10 @@ def test_plans_of_the_published_orders(model: str, limit: int, rooms: int, gone_
     facts = calibrations.packaged("heatkv")[model]
     shape = Shape(tuple(side**2 for side in INFINITY_SIDES), facts["layers"], facts["heads"], 3)
     gone = removed(shape, orders_of(facts, shape), limit)
-    assert hashed(shape, gone) == expected
+    rows = [[target, source, layer, heads] for target, sources in enumerate(gone) for source in range(shape.sink, target)
+            for layer in range(shape.layers)  # as the stored hashes were made
+            if (heads := sorted(pair % shape.heads for pair in sources.get(source, ()) if pair // shape.heads == layer))]
+    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == expected
     assert {len(gone[-1][source]) for source in shape.sources} == {gone_at_the_end}
     assert sum(HeatPlan.without(shape, gone).rooms) == rooms
 
@@ -121,8 +115,7 @@ def test_a_case_names_its_calibration_by_the_digest_and_of_equal_scores_the_lowe
     digest = calibrations.fingerprint(calibrations.packaged("heatkv")["infinity-2b"])
     assert (named["calibration"], named["limit"]) == (digest, 328960)
     assert infinity(HeatKV, "1/10", calibration=digest, counts="live") == named
-    shape = Shape((1, 4, 9), 2, 2, 1)
-    assert orders_of({"scas": [[[0, 1], [0, 1]], [[0, 1], [0, 0.5]]]}, shape) == [[3, 0, 2, 1]]
+    assert orders_of({"scas": [[[0, 1], [0, 1]], [[0, 1], [0, 0.5]]]}, Shape((1, 4, 9), 2, 2, 1)) == [[3, 0, 2, 1]]
 
 
 @pytest.mark.parametrize(("model", "rooms", "cuts"), [
@@ -143,8 +136,7 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked_and
     entry = MODELS.get("infinity-2b")
     layout = entry.shape(entry.presets["paper"], 1)
     method = ScaleKV.build(infinity(ScaleKV, "1/4", calibration="infinity-2b"))
-    more = ScaleKV(calibration="infinity-2b", mean=method.mean + 1)
-    assert method.own_budget(layout) <= Fraction(1, 4) < more.own_budget(layout)
+    assert method.own_budget(layout) <= Fraction(1, 4) < ScaleKV(calibration="infinity-2b", mean=method.mean + 1).own_budget(layout)
     # drafters are the layers that look least at themselves and few, by z-scores: the second is lowest in both, the third in one
     facts = {"scales": [1, 2, 3], "asi": [[0.9, 0.8], [0.1, 0.2], [0.8, 0.1], [0.9, 0.9]]}
     assert drafters_of(facts, 1) == ((1,),) * 3

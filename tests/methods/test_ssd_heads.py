@@ -76,11 +76,9 @@ def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
 def test_the_packaged_table_of_a_bundled_model_has_both_kinds(model: str) -> None:
     entry = MODELS.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
-    parameters = resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request()))
-    method = SSDHeads(**parameters)
+    method = SSDHeads(**resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request())))
     method.resolve(layout)
-    spatial = sum(map(sum, method.spatial))
-    assert 0 < spatial < layout.layers * layout.kv_heads
+    assert 0 < sum(map(sum, method.spatial)) < layout.layers * layout.kv_heads
     assert layout.visual // 4 == method.B
 
 

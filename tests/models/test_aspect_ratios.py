@@ -111,7 +111,6 @@ def test_a_calibration_is_of_the_maps_of_one_grid(small: str) -> None:
     square = calibrate("hack", small, samples=1)
     with pytest.raises(BadCalibration, match="of another model or resolution"):
         cm.load(small).generate(prompts="red star", method="hack", budget="1/2", grid=GRID, calibration=square.digest)
-    measured = calibrate("hack", small, samples=1, grid=GRID)
-    assert measured.path.name == square.path.name.replace(".json", "-20x15.json")
+    assert calibrate("hack", small, samples=1, grid=GRID).path.name == square.path.name.replace(".json", "-20x15.json")
     image = cm.load(small).generate(prompts="red star", grid=GRID, method="hack")
     assert (image.tokens.shape, image.images.shape) == ((1, TOKENS), (1, 3, 40, 30))

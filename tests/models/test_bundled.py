@@ -137,8 +137,7 @@ def test_the_wheel_has_all_that_is_read_runs_and_has_a_page_of_absolute_links(tm
     assert wheel.stat().st_size < 40_000_000, "the bundled weights among them"
     urls = dict(str(line).split(", ") for line in about.get_all("Project-URL", ()))
     assert urls.keys() >= {"Repository", "Documentation", "Changelog", "Issues"}
-    text = str(about.get_payload())
-    links = re.findall(r'(?:\]\(|src="|srcset=")([^)"\s]+)', text)
+    links = re.findall(r'(?:\]\(|src="|srcset=")([^)"\s]+)', str(about.get_payload()))
     assert all(link.startswith(("#", "https://")) for link in links)
     ours = [link.removeprefix(urls["Repository"]) for link in links if link.startswith(urls["Repository"])]
     blobs, raws = ([link.partition("/main/")[2].partition("#")[0] for link in ours if link.startswith(kind)] for kind in ("/blob", "/raw"))

@@ -127,8 +127,7 @@ def test_a_text_is_encoded_once_and_what_is_read_again_draws_the_same(tmp_path: 
     assert not any(b"star" in file.read_bytes() or "star" in file.name for file in files), "a text is there by its hash alone"
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "transformers", None)
-        again = READER.encoded(["a blue stripe", "red star"], folder)
-        assert all(map(torch.equal, first, reversed(again)))
+        assert all(map(torch.equal, first, reversed(READER.encoded(["a blue stripe", "red star"], folder))))
         with pytest.raises(Unsupported, match="need the library transformers"):
             READER.encoded(["blue star"], folder)
     config = folder / "config.json"

@@ -153,8 +153,7 @@ def test_a_folder_of_janus_has_the_published_prompts_and_its_tokenizer_in_its_id
 def test_folders_without_an_image_tokenizer_give_no_picture_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, request, _ = written("glm-image", tmp_path / "glm", monkeypatch)
     loaded = entry.load(request)
-    model = loaded.generator
-    assert model.prompts.conditional[0] == (61, 63, 68, 66, 66, 69, 68, 67, 67, 69, 70)
+    assert loaded.generator.prompts.conditional[0] == (61, 63, 68, 66, 66, 69, 68, 67, 67, 69, 70)
     assert (loaded.random, loaded.pictures) == (False, False), "a view of the codes is not scored"
     for use in (entry.load, entry.identity):
         with pytest.raises(BadCheckpoint, match="glm-image decodes no images"):

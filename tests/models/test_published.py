@@ -70,8 +70,7 @@ def test_a_published_layout_is_found_by_its_name(official: Official, tmp_path: P
     located = hub.located(entry.name, f"hf:{repository}", images)
     assert all("/snapshots/" in path or path == images for path in located)
     assert bool(located[1]) == (bool(named.decoder_weights) or entry.name.startswith(("janus", "emu3")))
-    request = Request(weights=located[0], decoder_weights=located[1])
-    assert entry.identity(request) == entry.identity(named)
+    assert entry.identity(Request(weights=located[0], decoder_weights=located[1])) == entry.identity(named)
     assert hub.source(located[0]).repository == repository  # type: ignore[union-attr]
     assert hub.source(located[0]).revision == REVISION  # type: ignore[union-attr]
 

@@ -80,8 +80,7 @@ def test_a_draw_belongs_to_its_sample_and_position_and_candidates_share_their_no
     """Candidates with similar logits sample mostly equal tokens; with independent noise they would not."""
     logits = normal(1, 64).expand(200, -1)
     drawn = draw(logits, Sampling(), MANY[:200], 5)
-    turned = draw(logits, Sampling(), MANY[:200].flip(0), 5)
-    assert torch.equal(turned.flip(0), drawn)
+    assert torch.equal(draw(logits, Sampling(), MANY[:200].flip(0), 5).flip(0), drawn)
     assert torch.equal(draw(logits[:3], Sampling(), MANY[7:10], 5), drawn[7:10])
     assert not torch.equal(draw(logits, Sampling(), MANY[:200], 6), drawn)
     logits = normal(500, 64)

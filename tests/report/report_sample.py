@@ -110,8 +110,7 @@ def full(**changes: Any) -> Outcome:
 
 
 def other_seeds() -> Outcome:
-    stream = random.Random("other seeds")
-    return Outcome(case(role="other_seeds", seeds="t64"), Status.OK, _fidelity(stream, 0.03, 2.9, 9.9, 0.40))
+    return Outcome(case(role="other_seeds", seeds="t64"), Status.OK, _fidelity(random.Random("other seeds"), 0.03, 2.9, 9.9, 0.40))
 
 
 def other_batch() -> Outcome:
@@ -207,8 +206,7 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], RunJudgement]:
     environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
     code = {"commit": evil, evil: evil}
     run = replace(RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment, code=code)
-    rows = compared(Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0))
-    return run, results, rows
+    return run, results, compared(Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0))
 
 
 def poisoned(evil: str) -> str:

@@ -162,8 +162,7 @@ def test_equal_memory_is_the_largest_batch_that_was_measured_or_searched_for() -
     assert not at_equal_memory(full, candidate, sought(candidate, 150, 21.5, dtype="float16"))["linear"][2]
     begun = sought(replace(candidate, case=replace(candidate.case, batch=64)), 150, 21.5)
     assert at_equal_memory(full, candidate, begun)["linear"][1] == 150, "wherever the search began"
-    page = render(build(sample.RUN, outcomes))
-    assert "21.50<small><bdi>batch 150</bdi></small>" in page
+    assert "21.50<small><bdi>batch 150</bdi></small>" in render(build(sample.RUN, outcomes))
 
 
 def test_each_method_is_placed_in_words_and_a_budget_of_many_names_no_pairs() -> None:
@@ -178,8 +177,7 @@ def test_each_method_is_placed_in_words_and_a_budget_of_many_names_no_pairs() ->
     assert name == "window at 1/2"
     assert "Mean quality loss of 5 points of color consistency or more. 3rd of 3 at 1/2 in color consistency" in line
     assert "Paired placing at 1/2 in color consistency: LineAR 1=, random 1=, window 3." in placing_lines(chapter.placings)
-    page = render(build(sample.RUN, [FULL, GOOD, own]))
-    assert page.count("window at 1/2</bdi></b>: <bdi>") == 1
+    assert render(build(sample.RUN, [FULL, GOOD, own])).count("window at 1/2</bdi></b>: <bdi>") == 1
     assert method_placings(case_groups(sample.random_weights())) == ((),)
     full, good = (scored(outcome, 1.0, seconds, 16) for outcome, seconds in ((FULL, 2.0), (GOOD, 1.5)))
     (group,) = case_groups([full, *(replace(good, case=replace(good.case, variant=f"v{k}")) for k in range(70))])

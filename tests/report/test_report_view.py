@@ -55,8 +55,7 @@ def test_without_a_full_cache_or_with_another_kernel_there_is_no_speedup() -> No
         derived = row(sample.group(*outcomes), "linear", "1/4")
         assert (derived.speedup, derived.saving, derived.place) == (None, None, None)
         assert "full cache" in derived.no_speedup
-    other = sample.candidate("linear", "1/4", facts=Facts(kernel="math"))
-    derived = row(sample.group(sample.full(), other), "linear", "1/4")
+    derived = row(sample.group(sample.full(), sample.candidate("linear", "1/4", facts=Facts(kernel="math"))), "linear", "1/4")
     assert (derived.speedup, "math here, sdpa in the full cache" in derived.no_speedup) == (None, True)
 
 
