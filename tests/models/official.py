@@ -77,7 +77,7 @@ def sharded(folder: Path, state: Mapping[str, torch.Tensor]) -> Path:
     for name, tensors in shards.items():
         save_file(tensors, folder / name)
     places = {name: shard for shard, tensors in shards.items() for name in tensors}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return folder
 
 
