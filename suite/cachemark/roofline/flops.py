@@ -104,29 +104,20 @@ def formulas() -> dict[Any, Callable[..., int]]:
     """Return torch's FLOP formulas, and those of products that it lacks."""
     from torch.utils.flop_counter import flop_registry, shape_wrapper  # here, because it imports Triton, which few processes need
 
-    def packed(x: torch.Size, weight: torch.Size, *_: object, **__: object) -> int:
-        return 2 * math.prod(x) * weight[0]
-
-    def per_element(*shapes: Any, **_: object) -> int:
-        return 2 * math.prod(shapes[0])
-
     def of_sum(_: torch.Size, first: torch.Size, second: torch.Size, *__: object, **___: object) -> int:
         """Return the FLOPs of a product that is added to the first argument."""
         return 2 * math.prod(first) * (second[-1] if len(second) > 1 or len(first) == 1 else 1)
 
-    def of_pair(first: torch.Size, second: torch.Size, *_: object, **__: object) -> int:
-        return 2 * math.prod(first) * second[-1]
-
-    def of_any(first: torch.Size, *_: object, out_shape: torch.Size, **__: object) -> int:
+    def of_product(first: torch.Size, *_: object, out_shape: torch.Size, **__: object) -> int:
         return 2 * math.prod(out_shape) * first[-1]
 
     def of_distances(first: torch.Size, second: torch.Size, *_: object, **__: object) -> int:
         return 2 * math.prod(first) * second[-2]
 
     aten = torch.ops.aten
-    lacking = {aten.mv: per_element, aten.dot: per_element, aten.vdot: per_element, aten.addmv: of_sum, aten.addr: of_sum,
-               aten.addbmm: of_sum, aten._int_mm: of_pair, aten._cdist_forward: of_distances,
-               aten.linear: of_any, aten.matmul: of_any}  # the last two are made of others, which takes time to find out
-    own = {packet: shape_wrapper(formula) for packet, formula in lacking.items() if packet not in flop_registry}
-    own |= {torch.ops.mkldnn._linear_pointwise: shape_wrapper(packed)} if torch.backends.mkldnn.is_available() else {}
-    return {**flop_registry, **own}
+    products = [aten.mv, aten.dot, aten.vdot, aten._int_mm]
+    products += [aten.linear, aten.matmul]  # which are made of others, but that takes time to find out
+    products += [torch.ops.mkldnn._linear_pointwise] if torch.backends.mkldnn.is_available() else []
+    lacking = {**dict.fromkeys(products, of_product), **dict.fromkeys((aten.addmv, aten.addr, aten.addbmm), of_sum),
+               aten._cdist_forward: of_distances}
+    return {**flop_registry, **{packet: shape_wrapper(formula) for packet, formula in lacking.items() if packet not in flop_registry}}
