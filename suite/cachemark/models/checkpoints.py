@@ -88,12 +88,13 @@ def sha256(path: str | Path) -> str:
     return combined(digests(path))
 
 
-def hashed(path: str | Path) -> bool:
-    """Return whether :func:`sha256` knows these weights, which have not changed since, without reading them."""
+def known_sha256(path: str | Path) -> str:
+    """Return :func:`sha256` of weights that were read before and have not changed since, else an empty text."""
     try:
-        return all(_version(file) in HASHED for file in parts(path))
+        hashes = {file: HASHED.get(_version(file), "") for file in parts(path)}
     except (OSError, BadCheckpoint):
-        return False
+        return ""
+    return combined(hashes) if all(hashes.values()) else ""
 
 
 def combined(hashes: Mapping[Path, str]) -> str:

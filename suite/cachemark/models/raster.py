@@ -142,9 +142,11 @@ class RasterModel(nn.Module):
             if tokens is not None:
                 return (tokens,)
         logits = self.allowed(guide(logits, sampling, step.index), place)
+        if not requested[0]:
+            return (logits,) if requested[1] else ()
         own = None if keys is None else keys.index_select(0, place)[0]
-        drawn = (draw(logits, sampling, key, place, own),) if requested[0] else ()
-        return (*drawn, logits) if requested[1] else drawn
+        tokens = draw(logits, sampling, key, place, own)
+        return (tokens, logits) if requested[1] else (tokens,)
 
     # -- several tokens per pass --------------------------------------------------------------------------------------
     def _in_windows(

@@ -35,7 +35,7 @@ def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str
     path: str = getattr(request, file.key)
     if not path:
         return f"random:{request.seed}"
-    if checkpoints.hashed(path) and (known := _CHECKED.get((file, path, checkpoints.sha256(path)))):
+    if known := _CHECKED.get((file, path, checkpoints.known_sha256(path))):
         return known
     entry = file.check(path)
     digest = checkpoints.sha256(path)
