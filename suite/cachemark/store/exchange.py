@@ -126,10 +126,10 @@ def _outcome(item: Mapping[str, Any], where: str, source: str) -> Outcome:
     counts += [(name, case.get(name, least), (least, MOST)) for name, least in LEAST.items()]
     counts += [(f"evaluation.{name}", case["evaluation"][name], (1, MOST)) for name in NUMBERS if name in case["evaluation"]]
     numbers = [(f"sampling.{name}", case["sampling"][name], ends) for name, ends in RANGES.items() if name in case["sampling"]]
-    for place, (name, number, (low, high)) in enumerate((*counts, *numbers)):
-        kinds = (int,) if place < len(counts) else (int, float)
-        if type(number) not in kinds or not low <= number <= high:
-            raise BadBaseline(f"{source} has {where}.case.{name} = {shown(number)}; {low} to {high} are possible.", remedy=REMEDY)
+    for kinds, checked in (((int,), counts), ((int, float), numbers)):
+        for name, number, (low, high) in checked:
+            if type(number) not in kinds or not low <= number <= high:
+                raise BadBaseline(f"{source} has {where}.case.{name} = {shown(number)}; {low} to {high} are possible.", remedy=REMEDY)
     for name, values in item["samples"].items():
         if is_metric(name) and metric(name).kind in COUNTED and min(values) < 0:
             raise BadBaseline(f"{source} has {where}.samples.{name} = {shown(values)}: a value is negative.", remedy=REMEDY)
