@@ -20,7 +20,7 @@ import tempfile
 import threading
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 PRELOADED = (  # torch-fidelity's is what judging images imports, and Pillow's are what a picture does
     "cachemark.trial.child.main", "cachemark.models.catalogue.next_token", "cachemark.methods.full", "cachemark.methods.streaming",
@@ -33,6 +33,7 @@ CODE = {COMMAND_LINE}  # that is run with -c
 LARGEST = 2**17  # bytes of an order
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+CANNOT_FLUSH = 120  # exit code of an interpreter whose output cannot be written
 AT_START = dict(os.environ)  # before any test changes it
 
 enabled = False  # for the test that runs now
@@ -140,7 +141,6 @@ def serve(connection: socket.socket) -> dict[str, Any]:
 def do(order: Mapping[str, Any]) -> None:
     """What the order says, as if the interpreter had just been started for it."""
     global _server, enabled
-    atexit.register(gc.unfreeze)  # what is frozen is never let go, and libraries complain of it at the end
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["environment"])
@@ -158,6 +158,32 @@ def do(order: Mapping[str, Any]) -> None:
     exec(what, vars(sys.modules["__main__"]))
 
 
+def serve_and_do(connection: socket.socket) -> NoReturn:
+    """Do one order in a copy, which then ends as an interpreter does, but never lets go of all that it holds: that takes a second."""
+    order, code = serve(connection), None
+    try:
+        do(order)
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:
+        sys.excepthook(*sys.exc_info())
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = CANNOT_FLUSH
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code or 0)
+
+
 def _copied() -> socket.socket:
     """A connection to a server that is a copy of this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -169,14 +195,13 @@ def _copied() -> socket.socket:
     for own in range(3):
         os.dup2(nothing, own)
     os.close(nothing)
-    do(serve(theirs))
-    sys.exit()
+    serve_and_do(theirs)
 
 
 def main() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
-    do(serve(socket.socket(fileno=int(sys.argv[1]))))
+    serve_and_do(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":
