@@ -107,11 +107,11 @@ def test_the_price_stands_on_the_roofline_time_that_reports_hold_times_against(m
     planned = expand(plans.Plan.model_validate(table))[0]
     case, entry, rates = planned.case, MODELS.get(model), limits.gpu("h100")
     counted = costs.case_bill(case, entry, Full()).roofline_time(rates)  # type: ignore[union-attr]
-    assert price.roofline_time(planned, rates) > counted, "launches come on top"
+    assert price.roofline_time(planned, rates, price.paper(planned)) > counted, "launches come on top"
     monkeypatch.setattr(price, "CALL", 0.0)
-    assert price.roofline_time(planned, rates) == counted
+    assert price.roofline_time(planned, rates, price.paper(planned)) == counted
     monkeypatch.setattr(Planned, "entry", replace(entry, parameter_counts=lambda: None))
-    assert counted / 4 < price.roofline_time(planned, rates) < 2 * counted, "of a model that nobody has counted"
+    assert counted / 4 < price.roofline_time(planned, rates, price.paper(planned)) < 2 * counted, "of a model that nobody has counted"
 
 
 def test_a_price_measures_nothing(tmp_path: Path) -> None:

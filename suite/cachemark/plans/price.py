@@ -160,8 +160,9 @@ def price(planned: Prepared, stored: float | None, more: float = 0.0) -> Price:
             raise Infrastructure(f"The rates of {case.device_class} cannot be measured, so costs cannot be estimated.",
                                  remedy="See `cachemark doctor`.")
         startup = STARTUP if MAX_BATCH in case.evaluation else 0.0  # each attempt of a search is a process
-        times, one = generations(planned) + more, roofline_time(planned, planned.rates)
-        spans = (one, *efficiency_of(planned).span(one, launches(planned)))
+        times, costs = generations(planned) + more, paper(planned)
+        one = roofline_time(planned, planned.rates, costs)
+        spans = (one, *efficiency_of(planned).span(one, launches(planned, costs.passes)))
         bound, least, typical, most = (startup + times * each for each in spans)
     memory = weight_bytes(layout, _counts(planned, layout)) + allocated(METHODS.get(FULL)(), layout)
     disk = OVERHEAD + PICTURE_BYTES + 8 * case.samples * layout.visual
@@ -192,18 +193,18 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
     return counts
 
 
-def roofline_time(planned: Planned, rates: Rates) -> float:
-    """Return the minimum seconds of one batch: the roofline time, on a CPU plus the calls of operations."""
-    calls = launches(planned) * CALL if planned.case.device_class == "cpu" else 0.0
-    return paper(planned).roofline_time(rates) + calls
+def roofline_time(planned: Planned, rates: Rates, costs: Bill) -> float:
+    """Return the minimum seconds of one batch with these :func:`paper` costs: on a CPU also for the calls of operations."""
+    calls = launches(planned, costs.passes) * CALL if planned.case.device_class == "cpu" else 0.0
+    return costs.roofline_time(rates) + calls
 
 
-def launches(planned: Planned) -> float:
-    """Return the estimated number of kernels, or calls on a CPU, of one batch."""
+def launches(planned: Planned, passes: int) -> float:
+    """Return the estimated number of kernels, or calls on a CPU, of one batch in so many ``passes``."""
     layout, blocks = _layout(planned), float(_layout(planned).layers)
     if isinstance(layout, MaskedLayout):
         blocks += layout.encoder + layout.diffusion * layout.head * (HEAD if planned.case.device_class == "cpu" else 1.0)
-    return paper(planned).passes * blocks * LAUNCHES
+    return passes * blocks * LAUNCHES
 
 
 def efficiency_of(planned: Planned) -> Efficiency:

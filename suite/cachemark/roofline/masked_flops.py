@@ -40,45 +40,34 @@ def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
 
 # -- operations -------------------------------------------------------------------------------------------------------
 def masked_ops(method: Method, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE) -> Iterator[Op]:
-    """Yield the operations of a generation, after :meth:`Method.resolve`.
+    """Yield the operations of a generation, after :meth:`Method.resolve`; equal blocks of a pass come together.
 
     ``weights`` of a block; numbers per token ``between`` its products.
     """
-    for ops in ops_by_pass(method, layout, weights, between, codec):
-        yield from ops
-    parts = {part[1:] for step in _steps(method, layout) for part in method.denoising(step, layout.diffusion)}
-    timesteps = sum(passes for passes, _ in parts)
-    embedding = layout.head_width * (FREQUENCIES + layout.head_width)
-    yield Op("head", 2 * timesteps * embedding, embedding * layout.dtype.itemsize)
-
-
-def ops_by_pass(
-    method: Method, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE
-) -> Iterator[list[Op]]:
-    """Yield the operations of each pass, equal blocks together, without the head's constants for all passes."""
-    steps = _steps(method, layout)
+    steps, rows, places = _steps(method, layout), layout.rows, layout.places
     head_loads = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
     head = cache(lambda part: tuple(_head(head_loads(part.passes), layout, part.tokens)))
-    block = cache(lambda stack, load: tuple(_block(stack, load, layout, weights, between, codec)))
-    width, dim = layout.dtype.itemsize, layout.dim
+    block = cache(lambda stack, load, blocks: tuple(op.repeated(blocks) for op in _block(stack, load, layout, weights, between, codec)))
+    encoder, decoder = ([Site(stack, layer) for layer in range(depth)]
+                        for stack, depth in (("encoder", layout.encoder), ("decoder", layout.layers)))
+    width, dim, denoised = layout.dtype.itemsize, layout.dim, set[tuple[int, tuple[int, ...]]]()
     for step in steps:
         visible, known_tokens = layout.buffer + step.first, layout.batch * step.first
-        ops = [Op("input", 2 * dim * (known_tokens * layout.channels + layout.rows * visible * dim), dim * (dim + layout.channels) * width,
-                  activations=2 * layout.rows * visible * dim * width)]
-        alike = Counter((site.stack, load, method.overhead(layout, site, step)) for site, load in _loads(method, layout, step))
-        for (stack, load, own), blocks in alike.items():
-            extra = Op("method", 2 * layout.rows * own.products, own=layout.rows * own.numbers * width)
-            ops += [op._replace(times=blocks) for op in (*block(stack, load), extra)]
-        yield [*ops, *(op for part in method.denoising(step, layout.diffusion) for op in head(part))]
-
-
-def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[tuple[Site, Load]]:
-    """Yield the work of every block of encoder and decoder in a pass."""
-    for stack, depth, tokens in (("encoder", layout.encoder, layout.buffer + step.first), ("decoder", layout.layers, layout.places)):
-        plain = Load(layout.rows, tokens, tokens, tokens)
-        for layer in range(depth):
-            site = Site(stack, layer)
-            yield site, method.computes(site, step, plain)
+        yield Op("input", 2 * dim * (known_tokens * layout.channels + rows * visible * dim), dim * (dim + layout.channels) * width,
+                 activations=2 * rows * visible * dim * width)
+        for sites, tokens in ((encoder, visible), (decoder, places)):
+            plain = Load(rows, tokens, tokens, tokens)
+            alike = Counter((method.computes(site, step, plain), method.overhead(layout, site, step)) for site in sites)
+            for (load, own), blocks in alike.items():
+                yield from block(sites[0].stack, load, blocks)
+                if any(own):
+                    yield Op("method", 2 * rows * own.products, own=rows * own.numbers * width, times=blocks)
+        for part in method.denoising(step, layout.diffusion):
+            denoised.add(part[1:])
+            yield from head(part)
+    timesteps = sum(passes for passes, _ in denoised)
+    embedding = layout.head_width * (FREQUENCIES + layout.head_width)
+    yield Op("head", 2 * timesteps * embedding, embedding * layout.dtype.itemsize)
 
 
 def _block(stack: str, load: Load, layout: MaskedLayout, weights: int, between: int, codec: Codec) -> Iterator[Op]:

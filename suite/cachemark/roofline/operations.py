@@ -37,6 +37,10 @@ class Op(NamedTuple):
         """Bytes of one execution."""
         return self.weights + self.read + self.written + self.activations + self.own
 
+    def repeated(self, times: int) -> Op:
+        """Return the operation, repeated ``times`` in all."""
+        return Op(*self[:-1], times)
+
     def seconds(self, rates: Rates) -> float:
         """Return the roofline time of one execution."""
         return max(self.nbytes / rates.bandwidth, self.flops / rates.peak_flops)
@@ -58,8 +62,8 @@ class Bill:
         """Merge equal operations into one with more ``times``."""
         times: Counter[Op] = Counter()
         for op in ops:
-            times[op._replace(times=1)] += op.times
-        return cls(tuple(op._replace(times=count) for op, count in times.items()), batch, passes)
+            times[op.repeated(1)] += op.times
+        return cls(tuple(op.repeated(count) for op, count in times.items()), batch, passes)
 
     def only(self, *parts: str) -> Bill:
         """Return the operations of these parts."""
