@@ -2,16 +2,17 @@
 
 import functools
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor
+from triton.runtime import interpreter
 
 from cachemark.cache import kernels
 from cachemark.cache.kernels import decode_triton, fused_norms_triton, fused_products_triton, fused_triton, mass_triton, selection_triton
@@ -55,9 +56,19 @@ def noticed(copy: str, checks: Sequence[Callable[[], None]]) -> bool:
     return False
 
 
+def patched_once(patched: set[str], patch: Callable[[Any], Any], function: Any) -> Any:
+    """Have Triton exchange the functions of its language once for all kernels of a module, not for each launch and each call of a function.
+
+    Nothing is restored: nothing here needs the language of the compiler."""
+    if (module := function.__module__) not in patched:
+        patched.add(module)
+        patch(function)
+    return SimpleNamespace(restore=lambda: None)
+
+
 def run(time: str, copies: Sequence[str], every: Sequence[Checks]) -> None:
     """Run the checks of a ``time``: day, night, or any, for drawn shapes. First print the copies of kernels that they notice."""
-    inspect.getmembers = functools.cache(inspect.getmembers)  # Triton lists the members of its language for each launch
+    interpreter._patch_lang = functools.partial(patched_once, set(), interpreter._patch_lang)
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
     for copy in copies:
         if noticed(copy, [checks.fixed[Path(copy).stem] for checks in every if Path(copy).stem in checks.fixed]):
