@@ -10,8 +10,7 @@ compiled = pytest.importorskip("benchmarks.compiled")
 
 ARCHS = (80, 90, 100)
 VARIANTS = {variant.name: variant for variant in compiled.attention()}
-ONE_OF_EACH = {variant.kernel: name for name, variant in VARIANTS.items()
-               if ("mass" not in name or "many" in name) and "kivi4" not in name}.values()  # which takes as long as all others
+FIRST_OF_EACH = {variant.kernel: name for name, variant in reversed(VARIANTS.items())}.values()  # which compile fastest
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,7 @@ def check(made: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "arch"), [
-    pytest.param(name, arch, marks=[pytest.mark.slow] * (arch != 90 or name not in ONE_OF_EACH)) for name in VARIANTS for arch in ARCHS])
+    pytest.param(name, arch, marks=[pytest.mark.slow] * (arch != 90 or name not in FIRST_OF_EACH)) for name in VARIANTS for arch in ARCHS])
 def test_a_kernel_of_attention_compiles_without_spills(name: str, arch: int) -> None:
     check(compiled.compiled(VARIANTS[name], arch))
 

@@ -26,8 +26,7 @@ from .cells import ALONE, WHOLE, cells, crossed, modes_of
 # parameters, bf16 and settings do not depend on codec and attention (tests/kit)
 ELSEWHERE = {checks.wrong_parameters_are_refused, checks.bf16_runs, checks.settings_are_unchanged}
 # What these find in a method can depend on how a vector is stored or on shared heads: every mode meets both.
-STORED = {checks.evicting_is_masking, checks.neutral_is_full, checks.bytes_are_declared, checks.declared_is_used,
-          checks.live_bytes_are_counted}
+STORED = {checks.evicting_is_masking, checks.bytes_are_declared, checks.declared_is_used, checks.live_bytes_are_counted}
 SAME_WORK = {"select", "forced", "refresh"}  # parameters that decide which tokens are computed, and not how many
 # What takes longest and finds the same in a smaller next-token model, which stands in by day, on every third method.
 SLOW = {
