@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import types
+import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -141,6 +142,9 @@ def serve(connection: socket.socket) -> dict[str, Any]:
 def do(order: Mapping[str, Any]) -> None:
     """What the order says, as if the interpreter had just been started for it."""
     global _server, enabled
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # what the copied process would do at its own end
+    atexit._clear()
+    atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["environment"])
