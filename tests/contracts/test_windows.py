@@ -296,7 +296,9 @@ EVICTING = [name for name in registry.METHODS if (cls := registry.METHODS.get(na
             and "next-token" in cls.paradigms and cls.horizon is Method.horizon]
 
 
-@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in EVICTING), ("linear", {"anchor": 1, "score": "accumulated"})])
+@pytest.mark.parametrize(("name", "more"), [
+    *(pytest.param(name, {}, marks=[pytest.mark.slow] * (number % 3 > 0)) for number, name in enumerate(EVICTING)),
+    ("linear", {"anchor": 1, "score": "accumulated"})])
 def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str, more: dict[str, Any]) -> None:
     cls, layout = registry.METHODS.get(name), model("mha").layout(SEEDS, GUIDED)
     assert (spare(METHODS["linear"](), layout, ahead(window=8)), spare(METHODS["linear"](), layout, Jacobi(window=8))) == (7, 0)

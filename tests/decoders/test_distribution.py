@@ -23,7 +23,7 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
 SEEDS = torch.arange(DRAWS)
 # Window, proposals, and the position of an eviction that the window looks past; 0 without.
 DRAFTS = [(2, "newest", 0), (3, "uniform", 0), (4, "newest", 0), (4, "left", 0), (3, "newest", 2), (4, "newest", 3), (5, "newest", 4)]
-DAILY = [(name, 4, "newest", edge, 2) for name in DECODERS for edge in (0, 3) if (name, edge) != ("reused", 3)]
+DAILY = [(name, 4, "newest", edge, 2) for name, edge in zip(DECODERS, (3, 0, 3, 0), strict=True)]
 
 
 def deviation(name: str, make: Callable[..., Decoder], together: int = 1, edge: int = 0, draws: int = DRAWS) -> float:

@@ -11,7 +11,7 @@ from support.stages import call
 from support.wheels import ROOT
 from test_docs import blocks
 
-PARTS = 5
+PARTS = 8
 SOUND = sorted((Path(__file__).parent / "sound").glob("*.py"))
 ATTENDED = "    def attended(self, layout, site, step):\n        "
 MERGE = "slots.merge(places, newest, torch.full((*newest.shape, 1), 1 / self.receivers, device=newest.device))"

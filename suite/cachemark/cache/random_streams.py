@@ -21,13 +21,13 @@ _SECOND = -7723592293110705685  # 0x94D049BB133111EB
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """Shift right logically: arithmetic shift of int64 with the copied sign bits cleared."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shifted(x, 30)) * _FIRST
-    x = (x ^ _shifted(x, 27)) * _SECOND
-    return x ^ _shifted(x, 31)
+    x = _shifted(x, 30).bitwise_xor_(x).mul_(_FIRST)
+    x = _shifted(x, 27).bitwise_xor_(x).mul_(_SECOND)
+    return _shifted(x, 31).bitwise_xor_(x)
 
 
 def keys(seeds: Tensor, purpose: str, position: int | Tensor, *, branch: int | Tensor = 0, inner: int = 0) -> Tensor:
@@ -54,12 +54,12 @@ def below(key: Tensor, count: int, bound: int) -> Tensor:
 
 def uniform(key: Tensor, count: int) -> Tensor:
     """Return ``count`` fp32 numbers inside (0, 1) for each key: odd multiples of 2⁻²⁴, exact in fp32."""
-    return ((integers(key, count) >> 9).float() + 0.5) * 2.0**-23
+    return (integers(key, count) >> 9).float().add_(0.5).mul_(2.0**-23)
 
 
 def gumbel(key: Tensor, count: int) -> Tensor:
     """Return ``count`` standard Gumbel numbers for each key, fp32."""
-    return -torch.log(-torch.log(uniform(key, count)))
+    return uniform(key, count).log_().neg_().log_().neg_()
 
 
 def seeds_tensor(seeds: Sequence[int], device: torch.device | str) -> Tensor:
