@@ -75,7 +75,7 @@ def everywhere(page: Any) -> Iterator[str]:
         yield key
 
 
-@pytest.mark.parametrize("which", ["sample", "demo"])
+@pytest.mark.parametrize("which", ["sample", pytest.param("demo", marks=pytest.mark.slow)])
 def test_every_tab_shows_its_charts_with_their_tables_and_is_quiet(opened: Open, file: Path, which: str) -> None:
     # The sample report is of one run, so it has no history.
     where, drawn = (DEMO, [key for key in DRAWN if key != "history"]) if which == "demo" else (file, DRAWN)

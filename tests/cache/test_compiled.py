@@ -10,7 +10,8 @@ compiled = pytest.importorskip("benchmarks.compiled")
 
 ARCHS = (80, 90, 100)
 VARIANTS = {variant.name: variant for variant in compiled.attention()}
-FIRST_OF_EACH = {variant.kernel: name for name, variant in reversed(VARIANTS.items())}.values()  # which compile fastest
+# By day the first variants, which compile fastest, of every other kernel.
+DAILY = list({variant.kernel: name for name, variant in reversed(VARIANTS.items())}.values())[::2]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def check(made: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "arch"), [
-    pytest.param(name, arch, marks=[pytest.mark.slow] * (arch != 90 or name not in FIRST_OF_EACH)) for name in VARIANTS for arch in ARCHS])
+    pytest.param(name, arch, marks=[pytest.mark.slow] * (arch != 90 or name not in DAILY)) for name in VARIANTS for arch in ARCHS])
 def test_a_kernel_of_attention_compiles_without_spills(name: str, arch: int) -> None:
     check(compiled.compiled(VARIANTS[name], arch))
 

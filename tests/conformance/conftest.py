@@ -15,4 +15,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "item" in metafunc.fixturenames:
         # Without this folder on the command line the option is not known yet, hence the default.
         items = find(Path(metafunc.config.getoption("--vectors", default=None) or DEFAULT))
-        metafunc.parametrize("item", items, ids=[item.label for item in items])
+        # A network of full size takes as long as most others together.
+        metafunc.parametrize("item", [pytest.param(item, id=item.label, marks=[pytest.mark.slow] * item.path.stem.endswith("_full"))
+                                      for item in items])

@@ -288,7 +288,7 @@ def test_an_index_decides_which_file_has_a_tensor(tmp_path: Path) -> None:
 
 @pytest.mark.fresh_process  # another process has imported the compiler already
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
-@pytest.mark.parametrize("write", [torch.save, save_file])
+@pytest.mark.parametrize("write", [pytest.param(torch.save, marks=pytest.mark.slow), save_file])
 def test_the_peak_is_the_file_itself(tmp_path: Path, write: Callable[[State, Path], None]) -> None:
     write({f"{i}.weight": torch.full((1024, 1024), float(i)) for i in range(24)}, tmp_path / "net")
     write({"weight": torch.zeros(4, 4)}, tmp_path / "small")

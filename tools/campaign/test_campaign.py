@@ -120,6 +120,7 @@ def bare(folder: Path) -> dict[str, str]:
             "CACHEMARK_PRESENT": json.dumps(sorted(allowed | {"cachemark"}))}
 
 
+@pytest.mark.slow
 def test_stages_import_only_what_travels_or_is_there(tmp_path: Path) -> None:
     def pins(name: str) -> dict[str, str]:
         lines = (line.partition("==") for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
