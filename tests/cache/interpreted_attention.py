@@ -151,8 +151,8 @@ def generations(night: bool) -> None:
 
 
 def checks(night: bool) -> None:
-    """The check before a first use on a device agrees; its stored result is not asked for."""
-    for codec in READABLE:
+    """The check before a first use on a device agrees; its stored result is not asked for. By day that of one codec."""
+    for codec in READABLE if night else READABLE[:1]:
         for lengths in (ONE, ROWS, HEADS) if codec == "native" else (ROWS,):
             query = Query("cpu", torch.float32, 4, 2, 64, 1, mass=True, codec=codec, lengths=lengths)
             assert compare(DECODE_WITH_MASS, query) == "", (codec, lengths)

@@ -17,7 +17,7 @@ from cachemark.kit.next_scale import ScaleCell
 from cachemark.kit.next_token import Cell
 from cachemark.kit.positions import evicted_positions_are_distinct
 from cachemark.kit.runner import MASKED, SAVING, SCALE, TOKEN, Check
-from cachemark.kit.saving import SAMPLING, SavingCell
+from cachemark.kit.saving import SAMPLING, SavingCell, flops_are_the_declared_ones
 from cachemark.kit.work import work_is_declared
 
 from . import masked, scales
@@ -32,7 +32,8 @@ SAME_WORK = {"select", "forced", "refresh"}  # parameters that decide which toke
 SLOW = {
     work_is_declared, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch, batches.equal_tokens_tie,
     checks.nothing_is_read_on_the_host, checks.neutral_is_no_special_case, checks.second_generation_repeats, checks.dead_is_never_read,
-    checks.timed_equals_fidelity, checks.tight_is_not_neutral, evicted_positions_are_distinct,
+    checks.timed_equals_fidelity, checks.tight_is_not_neutral, evicted_positions_are_distinct, flops_are_the_declared_ones,
+    checks.samples_are_the_same_in_another_order,
 }
 SHARE = 10  # of the other checks, one in so many runs on a further cell of a mode
 FEW = 3  # checks of a cell by day, which need not apply to it

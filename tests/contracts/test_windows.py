@@ -186,7 +186,9 @@ class Numbered(Full):
         assert bank.peak >= before
 
 
-@pytest.mark.parametrize("make", [Jacobi, *DECODERS.values()], ids=["jacobi", *DECODERS])
+@pytest.mark.parametrize("make", [
+    pytest.param(make, id=name, marks=[pytest.mark.slow] * (name in ("maximal", "reused", "grouped")))
+    for name, make in {"jacobi": Jacobi, **DECODERS}.items()])
 def test_every_place_is_kept_once_and_rejected_entries_are_never_read(make: Callable[..., Decoder]) -> None:
     """The same seeds, the same images; of a speculative decoder they are others than those of sequential decoding."""
     for proposals, method in (("uniform", Full), ("above", Full), ("uniform", poisoned(Full)), ("uniform", Numbered)):
