@@ -47,6 +47,8 @@ def one_a_method(chosen: Sequence[Any]) -> list[Any]:
 
 
 def crossed(chosen: Sequence[Any]) -> list[Any]:
-    """Return half of the cells: native with own heads, int8 with shared ones, one of each other codec."""
+    """Return the native cells with own heads, those of int8 with shared ones of every third method, and one of each other codec."""
     once = {cell.codec: cell for cell in sorted(chosen, key=lambda cell: cell.cls.evicts) if cell.codec not in WHOLE}
-    return [cell for cell in chosen if once.get(cell.codec, cell) is cell and (cell.codec == "native") == (cell.attention == "mha")]
+    third = list(dict.fromkeys(cell.cls for cell in chosen))[::3]
+    return [cell for cell in chosen if once.get(cell.codec, cell) is cell and (cell.codec == "native") == (cell.attention == "mha")
+            and (cell.codec != "int8" or cell.cls in third)]

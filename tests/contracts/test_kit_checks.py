@@ -25,7 +25,7 @@ from .cells import ALONE, WHOLE, cells, crossed, modes_of
 
 # parameters, bf16 and settings do not depend on codec and attention (tests/kit)
 ELSEWHERE = {checks.wrong_parameters_are_refused, checks.bf16_runs, checks.settings_are_unchanged}
-# What these find in a method can depend on how a vector is stored or on shared heads: every mode meets both.
+# What these find in a method can depend on how a vector is stored or on shared heads: all its cells of the day meet them.
 STORED = {checks.evicting_is_masking, checks.bytes_are_declared, checks.declared_is_used, checks.live_bytes_are_counted}
 SAME_WORK = {"select", "forced", "refresh"}  # parameters that decide which tokens are computed, and not how many
 # What takes longest and finds the same in a smaller next-token model, which stands in by day, on every third method.
@@ -63,7 +63,7 @@ FAMILIES: tuple[tuple[str, Sequence[Any], Sequence[Any], Sequence[Check]], ...] 
 
 
 def params() -> Iterator[Any]:
-    """Yield each cell with its checks: for every run a cover, in which every mode and codec meets ``STORED``; the rest at night.
+    """Yield each cell with its checks: for every run a cover, in which every mode and every codec meets ``STORED``; the rest at night.
 
     A check of ``SLOW`` meets every third method by day, and their turns differ from check to check.
     """

@@ -12,13 +12,16 @@ LONG = ("hostile", "workflows", "browser", "trial", "tools", "metrics", "contrac
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected, and none of what they all share later: modules and tests are never freed."""
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected, and, in workers, none of what they all share later: modules and tests stay.
+
+    Where a worker ends, nobody reads what Triton says of objects that stay."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
+        if hasattr(session.config, "workerinput"):
+            gc.freeze()
         gc.set_threshold(10_000, 10, 10)
         gc.enable()
 
