@@ -1,6 +1,7 @@
 """What plans cost, on paper and from what they took before; what a deadline lets begin, and in which order."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -27,6 +28,7 @@ from cachemark.workflows.price import price_list
 from cachemark.workflows.run import PlanRunner, run as measure
 from cachemark.workflows.session import Machine
 from support import stages, stub
+from support.stages import call
 from tools.cards.plans import cost
 
 from .test_paper_plans import TABLES
@@ -89,6 +91,15 @@ def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_f
     assert prices.cases == 1 + 2 * len(methods)
     with pytest.raises(BadParameter, match="no inter-scale similarity found"):  # as in a run with random weights
         price_list(plans.Plan.model_validate({"name": "p", "cells": [{**cell, "weights": ""}]}), on="h100")
+
+
+def test_models_that_need_more_memory_than_there_is_are_named() -> None:
+    text = call("price", "linear-table4", "--card", "4090").output
+    assert re.findall(r"(\S+) needs (\S+ GiB), and there are 24.0 GiB. Lower batch", text) == [
+        ("llamagen-xl", "52.4 GiB"), ("janus-pro-7b", "47.2 GiB"), ("lumina-mgpt-7b-768", "40.7 GiB")]
+    assert "and there are" not in call("price", "linear-table4", "--card", "h100").output
+    for cap, named in (("64MiB", 0), ("16MiB", 2)):
+        assert call("price", "demo", "--memory-cap", cap).output.count(f"and there are {cap[:2]}.0 MiB") == named
 
 
 def test_what_was_measured_comes_before_paper() -> None:

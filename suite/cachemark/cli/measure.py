@@ -208,6 +208,7 @@ def price(as_json: bool, card: str | None, price: float, **where: Any) -> None:
     Nothing is measured. Stored durations are used where the store has them, elsewhere the roofline times the efficiency that was measured
     of the family, engine and batch. Missing files and methods that save nothing are listed.
     """
+    from ..core.formatting import size
     from ..workflows.price import price_list
 
     costs = price_list(on=card or "", **where)
@@ -221,10 +222,13 @@ def price(as_json: bool, card: str | None, price: float, **where: Any) -> None:
     for row in costs.models:
         sources = [f"stored durations of {count(row.from_stored, 'case')}"] * bool(row.from_stored) + [row.basis] * bool(row.basis)
         say(f"{row.model:20}{row.cases:6}{row.bound:20,.3f}  {f'{row.least:,.3f}–{row.most:,.3f}':>18}{row.disk / 2**20:8.1f} MiB"
-            f"{row.memory / 2**30:6.1f} GiB  {'; '.join(sources)}")
+            f"{size(row.memory):>10}  {'; '.join(sources)}")
     bound, least, most = (sum(getattr(row, name) for row in costs.models) for name in ("bound", "least", "most"))
     say(f"In all {bound:,.2f} device hours at the bound, {least:,.2f}–{most:,.2f} likely{money(least, most, price)}, and "
         f"{sum(row.disk for row in costs.models) / 2**20:.1f} MiB of {costs.disk_free / 2**30:.0f} GiB free.")
+    for row in costs.models:
+        if 0 < costs.memory < row.memory:
+            say(f"{row.model} needs {size(row.memory)}, and there are {size(costs.memory)}. Lower batch in its block of the plan.")
     if costs.too_few_seeds:
         say(costs.too_few_seeds)
     for path in costs.missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +35,8 @@ class PriceList:
     """The cost of a plan on a device or a GPU: number of ``cases``, those ``to_run``, and cost by model.
 
     ``missing`` files are replaced by random weights, and calibrations of such weights by assumed ones; ``fetch``: the commands that get
-    some of them. ``disk_free``: bytes here. ``idle``: cases whose method has no effect, with the reason. ``too_few_seeds``: that no method
-    can have a rank.
+    some of them. ``disk_free``: bytes here. ``memory``: bytes of the device, or the worker's limit; 0 if unknown. ``idle``: cases
+    whose method has no effect, with the reason. ``too_few_seeds``: that no method can have a rank.
     """
 
     plan: str
@@ -45,6 +46,7 @@ class PriceList:
     models: tuple[ModelPrice, ...]
     missing: tuple[str, ...]
     disk_free: int
+    memory: int = 0
     idle: tuple[tuple[str, str], ...] = ()
     too_few_seeds: str = ""
     fetch: Mapping[str, str] = field(default_factory=dict)
@@ -74,8 +76,18 @@ def price_list(
     rates = cache(partial(limits.gpu, on) if on else partial(rate, machine.device, machine.threads))
     to_run = [Prepared.of(p, rates=None if stored.get(p.case.key) else rates(p.case.dtype)) for p in todo]
     models, idle = by_model(loaded, to_run, stored.get, missing), tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason)
-    return PriceList(loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing),
-                     shutil.disk_usage(Path.cwd()).free, idle, too_few_seeds(cases), fetch_commands(loaded, missing))
+    return PriceList(
+        loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing), shutil.disk_usage(Path.cwd()).free,
+        machine.memory_cap or _memory(on, machine.device), idle, too_few_seeds(cases), fetch_commands(loaded, missing))
+
+
+def _memory(on: str, device: str) -> int:
+    """Return the bytes of memory of a card, or of the device of this machine; 0 if unknown."""
+    if on:
+        return limits.MEMORY.get(on.lower(), 0)
+    if device == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(torch.cuda.get_device_properties(0).total_memory)
 
 
 def _calibrated(block: Cells) -> Cells:
