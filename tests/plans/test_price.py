@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cachemark.core import limits
 from cachemark.core.errors import BadParameter, Infrastructure
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
+from cachemark.machine import gpu
 from cachemark.methods.full import Full
 from cachemark.models import costs
 from cachemark.models.registry import MODELS
@@ -24,10 +26,11 @@ from cachemark.plans.planned import Planned, Prepared
 from cachemark.store.db import Store
 from cachemark.workflows.decidable import too_few_seeds
 from cachemark.workflows.list import COSTS
-from cachemark.workflows.price import price_list
+from cachemark.workflows.price import _memory, price_list
 from cachemark.workflows.run import PlanRunner, run as measure
 from cachemark.workflows.session import Machine
 from support import stages, stub
+from support.fake_nvml import FakeNvml
 from support.stages import call
 from tools.cards.plans import cost
 
@@ -100,6 +103,17 @@ def test_models_that_need_more_memory_than_there_is_are_named() -> None:
     assert "and there are" not in call("price", "linear-table4", "--card", "h100").output
     for cap, named in (("64MiB", 0), ("16MiB", 2)):
         assert call("price", "demo", "--memory-cap", cap).output.count(f"and there are {cap[:2]}.0 MiB") == named
+
+
+def test_memory_of_a_gpu_is_the_driver_s_and_0_where_it_says_none(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process takes none of it, and a price of stored durations needs no driver."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    devices = gpu.gpus(nvml)
+    for names, found, expected in (((), devices, 80 << 30), (("1",), devices, 80 << 30), (("9",), devices, 0), ((), [], 0)):
+        monkeypatch.setattr(gpu, "gpus", lambda found=found: found)
+        assert _memory("", Machine("cuda", gpus=names)) == expected
+    monkeypatch.setattr(gpu, "gpus", partial(gpu.first, []))
+    assert _memory("", Machine("cuda")) == 0
 
 
 def test_what_was_measured_comes_before_paper() -> None:

@@ -194,7 +194,7 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
 
 
 def roofline_time(planned: Planned, rates: Rates, costs: Bill) -> float:
-    """Return the minimum seconds of one batch with these :func:`paper` costs: on a CPU also for the calls of operations."""
+    """Return the minimum seconds of one batch of these costs: on a CPU also for the calls."""
     calls = launches(planned, costs.passes) * CALL if planned.case.device_class == "cpu" else 0.0
     return costs.roofline_time(rates) + calls
 

@@ -40,9 +40,9 @@ def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
 
 # -- operations -------------------------------------------------------------------------------------------------------
 def masked_ops(method: Method, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE) -> Iterator[Op]:
-    """Yield the operations of a generation, after :meth:`Method.resolve`; equal blocks of a pass come together.
+    """Yield the operations of a generation, after :meth:`Method.resolve`.
 
-    ``weights`` of a block; numbers per token ``between`` its products.
+    Equal blocks of a pass come together. ``weights`` of a block; numbers per token ``between`` its products.
     """
     steps, rows, places = _steps(method, layout), layout.rows, layout.places
     head_loads = cache(lambda passes: _head_loads(method, layout, steps[0], passes))

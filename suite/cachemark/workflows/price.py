@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import torch
 
 from ..core import limits
+from ..core.errors import CachemarkError
+from ..machine import gpu as driver
 from ..machine.environment import environment
 from ..machine.rates import rate
 from ..methods.base import calibrations
@@ -78,16 +81,19 @@ def price_list(
     models, idle = by_model(loaded, to_run, stored.get, missing), tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason)
     return PriceList(
         loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing), shutil.disk_usage(Path.cwd()).free,
-        machine.memory_cap or _memory(on, machine.device), idle, too_few_seeds(cases), fetch_commands(loaded, missing))
+        machine.memory_cap or _memory(on, machine), idle, too_few_seeds(cases), fetch_commands(loaded, missing))
 
 
-def _memory(on: str, device: str) -> int:
-    """Return the bytes of memory of a card, or of the device of this machine; 0 if unknown."""
+def _memory(on: str, machine: Machine) -> int:
+    """Return the bytes of a card, or of the smallest device that would be used; 0 if unknown."""
     if on:
         return limits.MEMORY.get(on.lower(), 0)
-    if device == "cpu":
+    if machine.device == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(torch.cuda.get_device_properties(0).total_memory)
+    with suppress(CachemarkError, driver.Lost):  # nothing here needs the device, and stored durations are a price without one
+        devices = driver.gpus()
+        return min((gpu.memory() or 0 for gpu in driver.chosen(machine.gpus, devices) or devices[:1]), default=0)
+    return 0
 
 
 def _calibrated(block: Cells) -> Cells:
